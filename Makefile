@@ -1,0 +1,27 @@
+# Thin targets. Each makes and uses its own virtual environment; nothing but Python 3.11 and make is needed.
+PYTHON ?= python3.11
+VENV := .venv
+STAMP := $(VENV)/.installed
+BIN := $(VENV)/bin
+
+$(STAMP): pyproject.toml sdk_py/pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: set PYTHON to its path" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ./sdk_py -e '.[dev,fdb]'
+	@touch $@
+
+.PHONY: demo test lint bench clean
+demo: $(STAMP)
+	$(BIN)/python -m topology.demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python -m perf
+
+clean:
+	rm -rf $(VENV) var .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Workloads W1 to W11 and their harness."""

@@ -1,0 +1,1 @@
+"""Durable workflows in ordinary Python functions."""

@@ -1,0 +1,1 @@
+"""The wire messages between worker and dispatcher, and portable values: the one definition both sides import."""

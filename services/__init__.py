@@ -1,0 +1,1 @@
+"""The processes: gateway, fan-out, dispatcher, and what they share."""

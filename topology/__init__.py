@@ -1,0 +1,1 @@
+"""Named topologies and the launcher of the local ones."""
