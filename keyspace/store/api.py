@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import NamedTuple, Protocol
 
+from keyspace.store.errors import RetryableError
+
 __all__ = ["API_VERSION", "KeyRange", "KeyValue", "Store", "Transaction", "Watch"]
 
 API_VERSION = 730

@@ -1,0 +1,361 @@
+"""The frames of a worker session (ARCHITECTURE 6): JSON text over one WebSocket, one frame a message.
+
+The worker opens the connection with its bearer key in the upgrade request, says `hello`, and is answered `welcome` or
+`refused`. Then, for each piece of work the dispatcher leased for this session:
+
+    Discovery               assign -> answer -> settled             (authorized when assigned)
+    Callback, Compensation  assign -> ready -> start -> result -> settled
+                            assign -> not_found -> settled          (current code has no such step or compensator)
+                            assign -> give_back                     (not started; it goes back unharmed)
+                            ready  -> void                          (no longer wanted: settled elsewhere, expired, stopped)
+
+A value travels as raw JSON text in the portable encoding of `ryusen.protocol.values`, never re-encoded on the way. Every
+frame about work names the request id, which is unique to one delivery; a result or answer names the whole `WorkRef`, so
+that any dispatcher, also one that never saw the assignment, can settle it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "CODEC",
+    "FRAME_BYTES_MAX",
+    "PROTOCOL_VERSION",
+    "Answer",
+    "Assign",
+    "Bye",
+    "Cancel",
+    "Complete",
+    "Declare",
+    "Drain",
+    "Fail",
+    "Failed",
+    "Failure",
+    "FunctionOffer",
+    "GiveBack",
+    "HeldWork",
+    "Hello",
+    "NotFound",
+    "Outcome",
+    "Ready",
+    "Refused",
+    "Renew",
+    "Renewed",
+    "Result",
+    "RetryPolicy",
+    "ServerFrame",
+    "Settled",
+    "Start",
+    "StepDeclaration",
+    "StepMemo",
+    "Succeeded",
+    "Void",
+    "Welcome",
+    "WorkRef",
+    "WorkerFrame",
+    "decode_server_frame",
+    "decode_worker_frame",
+    "encode_frame",
+]
+
+PROTOCOL_VERSION = 1
+CODEC = "portable-json/1"
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+"""The largest frame either side accepts: the replay budget of a run, its input and the frame around them."""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class _Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="frame"):
+    pass
+
+
+class WorkRef(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """Names one physical delivery of work to whoever must settle it. Opaque to the worker; echoed as it came."""
+
+    kind: Literal["discovery", "callback", "compensation"]
+    item: str
+    token: str
+    run: str
+    attempt: int
+    generation: int
+    operation: str
+    step: str | None = None
+
+
+class Failure(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """A structured failure: of an attempt, of a step (with `attempts`) or of the function."""
+
+    category: str
+    message: str
+    details: msgspec.Raw | None = None
+    attempts: int = 0
+
+
+class RetryPolicy(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """How an attempt that failed is tried again; delays in milliseconds. `attempts` counts the first one too."""
+
+    attempts: int = 3
+    initial_ms: int = 1_000
+    coefficient: float = 2.0
+    cap_ms: int = 300_000
+
+
+class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The next unresolved step that a pass met."""
+
+    id: str
+    name: str = ""
+    kind: Literal["callback"] = "callback"
+    retry: RetryPolicy = RetryPolicy()
+    timeout_ms: int | None = None
+    compensable: bool = False
+    location: str = ""
+
+
+class StepMemo(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """A settled step as every later pass sees it: its accepted value, or its terminal failure."""
+
+    id: str
+    value: msgspec.Raw | None = None
+    failure: Failure | None = None
+
+
+class HeldWork(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """Work a reconnecting worker still runs, or has finished without an acknowledgement."""
+
+    ref: WorkRef
+    request: str
+    state: Literal["assigned", "running", "finished"]
+
+
+class FunctionOffer(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """A function this worker serves. `contract` is the digest of its execution contract."""
+
+    name: str
+    contract: str = ""
+
+
+# ---- from the worker
+
+
+class Hello(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="hello"):
+    """The first frame. `instance` is new for every worker process; `held` lists all work it runs or has finished."""
+
+    application: str
+    instance: str
+    protocols: list[int]
+    codecs: list[str]
+    functions: list[FunctionOffer]
+    capacity: int
+    release: str = ""
+    features: list[str] = []
+    held: list[HeldWork] = []
+    sdk: str = ""
+    clock_ms: int | None = None
+
+
+class Ready(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="ready"):
+    """The target was found and a slot is held: authorize the start."""
+
+    request: str
+
+
+class Succeeded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="outcome", tag="success"):
+    """The callback returned; `value` is its portable encoding."""
+
+    value: msgspec.Raw
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="outcome", tag="failure"):
+    """The callback failed. `retryable` is false for NonRetryable and invalid results; `retry_after_ms` for RetryAfter."""
+
+    failure: Failure
+    retryable: bool = True
+    retry_after_ms: int | None = None
+
+
+Outcome = Succeeded | Failed
+
+
+class Result(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="result"):
+    """What an authorized callback or compensator did. Kept by the worker until `settled`; may be sent in a later session."""
+
+    request: str
+    ref: WorkRef
+    outcome: Outcome
+
+
+class NotFound(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="not_found"):
+    """Current code met no such step (callback) or has no compensator for it; no user code of the step ran."""
+
+    request: str
+    ref: WorkRef
+
+
+class Declare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="pass", tag="declare"):
+    """The pass met unresolved steps: one today."""
+
+    steps: list[StepDeclaration]
+
+
+class Complete(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="pass", tag="complete"):
+    """The function returned."""
+
+    value: msgspec.Raw
+
+
+class Fail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="pass", tag="fail"):
+    """The function failed; the failure reached its entry."""
+
+    failure: Failure
+
+
+class Answer(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="answer"):
+    """How a discovery pass ended. `failed_met` lists the failed step ids that the pass met."""
+
+    request: str
+    ref: WorkRef
+    ending: Declare | Complete | Fail
+    failed_met: list[str] = []
+
+
+class Renew(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="renew"):
+    """Keep these leases: request ids, at most 64."""
+
+    requests: list[str]
+
+
+class GiveBack(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="give_back"):
+    """Return work that was not started; `reason` is for logs."""
+
+    request: str
+    ref: WorkRef
+    reason: str = ""
+
+
+class Bye(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="bye"):
+    """The worker ends by its own will and holds nothing."""
+
+
+WorkerFrame = Hello | Ready | Result | NotFound | Answer | Renew | GiveBack | Bye
+
+
+# ---- from the dispatcher
+
+
+class Welcome(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="welcome"):
+    """The session stands. The worker renews every `renew_every_ms`; silence of `silence_ms` from either side ends it."""
+
+    session: str
+    protocol: int
+    workspace: str
+    lease_ms: int
+    renew_every_ms: int
+    silence_ms: int
+    value_bytes_max: int
+    clock_ms: int
+
+
+class Refused(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="refused"):
+    """No session. A `definitive` refusal (credentials, protocol) ends the worker; any other is tried again."""
+
+    code: str
+    message: str
+    definitive: bool
+
+
+class Assign(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="assign"):
+    """Work leased for this session. A discovery is authorized already; the others wait for `start`."""
+
+    request: str
+    ref: WorkRef
+    function: str
+    input: msgspec.Raw
+    memo: list[StepMemo]
+    event: str
+    event_name: str
+    delivery: int = 1
+    timeout_ms: int | None = None
+    result: msgspec.Raw | None = None
+
+
+class Start(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="start"):
+    """The start is durable: run the callback now, once."""
+
+    request: str
+
+
+class Void(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="void"):
+    """Drop this assignment; nothing of it may run."""
+
+    request: str
+    reason: str
+
+
+class Settled(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="settled"):
+    """The verdict on a result, answer or not_found; the worker may forget it.
+
+    `refused` answers a declaration that mutated nothing: the pass is still open and sees DeclarationRefused(code, field,
+    limit) at that call. `stale` means that somebody else decided first; it is benign.
+    """
+
+    request: str
+    verdict: Literal["accepted", "replayed", "stale", "refused"]
+    code: str = ""
+    field: str = ""
+    limit: int | None = None
+    message: str = ""
+
+
+class Renewed(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="renewed"):
+    """Which leases go on; a lost one may have gone elsewhere, its late result is still welcome."""
+
+    requests: list[str]
+    lost: list[str] = []
+
+
+class Cancel(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="cancel"):
+    """The run is stopping: a notice, not a command. The callback's outcome is still wanted."""
+
+    request: str
+    reason: str
+
+
+class Drain(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="drain"):
+    """This dispatcher is leaving: reconnect elsewhere."""
+
+
+ServerFrame = Welcome | Refused | Assign | Start | Void | Settled | Renewed | Cancel | Drain
+
+_encoder = msgspec.json.Encoder()
+_worker_decoder: msgspec.json.Decoder[WorkerFrame] = msgspec.json.Decoder(WorkerFrame)
+_server_decoder: msgspec.json.Decoder[ServerFrame] = msgspec.json.Decoder(ServerFrame)
+
+
+def encode_frame(frame: WorkerFrame | ServerFrame) -> bytes:
+    """Return the frame's JSON text as UTF-8."""
+    return _encoder.encode(frame)
+
+
+def decode_worker_frame(data: bytes | str) -> WorkerFrame:
+    """Return the worker's frame in `data`.
+
+    Raises:
+        msgspec.DecodeError: not JSON, or not a frame of this protocol; the message names the path.
+    """
+    return _worker_decoder.decode(data)
+
+
+def decode_server_frame(data: bytes | str) -> ServerFrame:
+    """Return the dispatcher's frame in `data`.
+
+    Raises:
+        msgspec.DecodeError: not JSON, or not a frame of this protocol; the message names the path.
+    """
+    return _server_decoder.decode(data)
