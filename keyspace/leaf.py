@@ -1,0 +1,190 @@
+"""How a key of the tree is described: element types, leaves, keys and ranges. `layout` declares the tree with these.
+
+A leaf knows the shape of its keys and what its values decode to. `at` builds one key, `span` the range below a partial
+tuple, `parse` turns a stored key back into its elements. Keys here are logical: the physical prefix of a deployment is
+added by `Tx`, the one place where keys meet the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Generic, Protocol, TypeVar
+
+from keyspace.store.api import KeyRange
+from keyspace.tuple_layer import COMMIT_STAMP_BYTES, pack_bytes, pack_int, pack_stamp, pack_str, strinc, unpack
+
+__all__ = ["Codec", "ElementType", "Id", "Int", "Key", "Leaf", "Name", "Stamp", "Text"]
+
+R = TypeVar("R")
+PREFIX_CACHE_ITEMS = 8_192
+
+
+class Codec(Protocol[R]):
+    """Turns a leaf's values into records and back."""
+
+    @property
+    def label(self) -> str:
+        """What the key table calls the value."""
+        ...
+
+    def encode(self, record: R) -> bytes:
+        """Return the stored bytes of `record`."""
+        ...
+
+    def decode(self, data: bytes) -> R:
+        """Return the record in `data`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """One typed position of a key."""
+
+    label: str
+    pack: Callable[[Any], bytes]
+    restore: Callable[[Any], Any]
+
+
+def _pack_id(value: str) -> bytes:
+    return pack_bytes(bytes.fromhex(value))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _restore_id(value: bytes) -> str:
+    return value.hex()
+
+
+Name = ElementType("name", pack_str, _same)
+"""A caller's name: workspace, application, function, event, binding, step id."""
+Text = ElementType("text", pack_str, _same)
+"""A word of our own."""
+Int = ElementType("int", pack_int, _same)
+Id = ElementType("id", _pack_id, _restore_id)
+"""Sixteen bytes; 32 hexadecimal digits outside the key."""
+Stamp = ElementType("stamp", pack_stamp, _same)
+"""A commit versionstamp of ten bytes and two that order entries inside one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key(Generic[R]):
+    """One logical key and how its value decodes."""
+
+    leaf: Leaf[R]
+    data: bytes
+
+
+@lru_cache(maxsize=PREFIX_CACHE_ITEMS)
+def _head(leaf: Leaf[Any], values: tuple[Any, ...]) -> bytes:
+    return leaf.pack(values)
+
+
+class Leaf(Generic[R]):
+    """One kind of key: constants (ints) and typed elements in order.
+
+    The first `cached` elements are packed once and kept, because a transaction builds many keys of one run.
+    """
+
+    __slots__ = ("cached", "codec", "fixed", "name", "note", "readers", "shape", "writers")
+
+    def __init__(
+        self,
+        name: str,
+        *shape: int | ElementType,
+        codec: Codec[R],
+        writers: str,
+        readers: str,
+        note: str = "",
+        cached: int = 0,
+    ) -> None:
+        """Declare a leaf.
+
+        Args:
+            name: upper-case name, as in the key table.
+            shape: the tuple's elements; an int stands for itself.
+            codec: how values decode.
+            writers: who writes it, for the key table.
+            readers: who reads it, for the key table.
+            note: what else the table should say.
+            cached: how many leading typed elements share a cached packed prefix.
+        """
+        self.name = name
+        self.shape = shape
+        self.codec = codec
+        self.writers = writers
+        self.readers = readers
+        self.note = note
+        self.cached = cached
+        self.fixed = sum(1 for part in shape if isinstance(part, ElementType))
+
+    def pack(self, values: tuple[Any, ...]) -> bytes:
+        """Return the packed leading elements for `values`, with the constants that follow each of them."""
+        parts: list[bytes] = []
+        taken = 0
+        for part in self.shape:
+            if isinstance(part, int):
+                parts.append(pack_int(part))
+                continue
+            if taken == len(values):
+                break
+            parts.append(part.pack(values[taken]))
+            taken += 1
+        return b"".join(parts)
+
+    def _tail(self, values: tuple[Any, ...]) -> bytes:
+        head = _head(self, values[: self.cached])
+        parts = [head]
+        taken = 0
+        for part in self.shape:
+            if isinstance(part, int):
+                if taken > self.cached:
+                    parts.append(pack_int(part))
+                continue
+            if taken == len(values):
+                break
+            if taken >= self.cached:
+                parts.append(part.pack(values[taken]))
+            taken += 1
+        return b"".join(parts)
+
+    def at(self, *values: Any) -> Key[R]:
+        """Return the key of this leaf with exactly these elements."""
+        assert len(values) == self.fixed, f"{self.name} takes {self.fixed} elements"
+        return Key(self, self._tail(values))
+
+    def span(self, *values: Any) -> KeyRange:
+        """Return the range of every key whose leading elements are `values`."""
+        prefix = self._tail(values) if len(values) >= self.cached else self.pack(values)
+        return KeyRange(prefix, strinc(prefix))
+
+    def stamped(self, *values: Any, order: int = 0) -> tuple[bytes, int]:
+        """Return a key with a placeholder for its stamp, and the stamp's offset.
+
+        Args:
+            values: the elements before the stamp, which is the last.
+            order: the entry's place inside the transaction, 0 to 65,535.
+        """
+        prefix = self.pack(values)
+        return prefix + b"\x33" + bytes(COMMIT_STAMP_BYTES) + order.to_bytes(2, "big"), len(prefix) + 1
+
+    def parse(self, data: bytes) -> tuple[Any, ...]:
+        """Return the typed elements of a stored key.
+
+        Raises:
+            ValueError: `data` is not a key of this leaf.
+        """
+        raw = unpack(data)
+        if len(raw) != len(self.shape):
+            raise ValueError(f"not a key of {self.name}")
+        values = []
+        for part, value in zip(self.shape, raw, strict=True):
+            if isinstance(part, int):
+                if part != value or isinstance(value, str | bytes):
+                    raise ValueError(f"not a key of {self.name}")
+            else:
+                values.append(part.restore(value))
+        return tuple(values)

@@ -1,0 +1,99 @@
+"""Every bound of the keyspace, with its unit, reason and source. Relations between bounds are asserted at import.
+
+A bound that must be equal in all processes of one deployment is part of `CLUSTER_FINGERPRINT`, which is stored with the
+keyspace; a process whose own differs refuses to start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+# -- the store (source: apple/foundationdb documentation/sphinx/source/known-limitations.rst)
+KEY_BYTES_MAX = 10_000
+VALUE_BYTES_MAX = 100_000
+TRANSACTION_BYTES_MAX = 10_000_000
+
+# -- a transaction's allowance (ARCHITECTURE 5)
+ALLOWANCE_BYTES_DEFAULT = 2_000_000
+ALLOWANCE_BYTES_MAX = 8_000_000
+ALLOWANCE_PAYLOADS_MIN = 4
+ALLOWANCE_FIXED_BYTES = 65_536
+
+CHUNK_BYTES = 90_000
+"""Larger values are split over keys; the margin below the store's 100,000 leaves room for a record around a small one."""
+
+# -- what callers may send (ARCHITECTURE 7)
+PAYLOAD_BYTES_DEFAULT = 256 * 1024
+PAYLOAD_BYTES_MAX = 1024 * 1024
+NAME_CHARS_MAX = 200
+WORKSPACE_CHARS_MAX = 63
+IDEMPOTENCY_KEY_BYTES_MAX = 256
+CORRELATION_PAIRS_MAX = 16
+CORRELATION_TEXT_BYTES_MAX = 256
+APPLICATIONS_MAX = 100
+FUNCTIONS_MAX = 1_000
+BINDINGS_MAX = 5_000
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z: the last instant that every language's date type can show."""
+
+# -- a run
+STEPS_MAX = 10_000
+REPLAY_BYTES_MAX = 8 * 1024 * 1024
+"""What a pass must carry: every settled step's id and value. Half a frame, so that a frame always has room."""
+REPLAY_STEP_BYTES = 96
+"""Charged for each settled step beside its id and value: the memo around it."""
+STEP_NAME_CHARS_MAX = 200
+LOCATION_CHARS_MAX = 400
+FAILURE_MESSAGE_BYTES_MAX = 4_096
+FAILURE_DETAILS_BYTES_MAX = 8_192
+FAILURE_CATEGORY_CHARS_MAX = 100
+ATTEMPTS_MAX = 1_000
+RETRY_DELAY_MS_MAX = 30 * 86_400_000
+RETRY_COEFFICIENT_MAX = 1_000.0
+ATTEMPT_TIMEOUT_MS_MAX = 7 * 86_400_000
+STALE_RESULTS_MAX = 8
+"""Stale results kept for each attempt (FILLED-IN 11)."""
+
+# -- leases and the queue
+LEASE_MS_DEFAULT = 15_000
+LEASE_MS_MIN = 1_000
+SKEW_MS_DEFAULT = 500
+SKEW_LEASE_FACTOR = 20
+"""The skew bound is at most a twentieth of the shortest lease (FILLED-IN 11)."""
+RENEW_ITEMS_MAX = 64
+CLAIM_ITEMS_MAX = 64
+LOSS_DELAY_MS_INITIAL = 1_000
+LOSS_DELAY_MS_MAX = 300_000
+LOSSES_STUCK = 10
+"""After so many losses in a row a run shows as stuck (FILLED-IN 11)."""
+HELD_WORK_MAX = 256
+INSTANCE_PAGE_ITEMS = 64
+BUCKET_MS = 1_000
+SHARDS = 8
+PRIORITY_FIRST = 4
+PRIORITY_DEFAULT = 5
+PRIORITY_MAX = 9
+
+# -- pages
+BINDING_PAGE_ITEMS = 64
+LIST_PAGE_ITEMS_MAX = 500
+LIST_PAGE_ITEMS_DEFAULT = 50
+HISTORY_PAGE_ITEMS_MAX = 1_000
+KEYS_PER_WORKSPACE_MAX = 1_000
+REPLAY_PAGE_KEYS = 1_000
+
+# -- retention (FILLED-IN 11)
+RETENTION_MS_DEFAULT = 30 * 86_400_000
+
+CLUSTER_FINGERPRINT = hashlib.blake2b(repr((SHARDS, BUCKET_MS, CHUNK_BYTES)).encode(), digest_size=8).hexdigest()
+
+assert CHUNK_BYTES < VALUE_BYTES_MAX
+assert ALLOWANCE_BYTES_MAX < TRANSACTION_BYTES_MAX
+assert ALLOWANCE_BYTES_DEFAULT >= ALLOWANCE_PAYLOADS_MIN * PAYLOAD_BYTES_DEFAULT + ALLOWANCE_FIXED_BYTES
+assert ALLOWANCE_BYTES_MAX >= ALLOWANCE_PAYLOADS_MIN * PAYLOAD_BYTES_MAX + ALLOWANCE_FIXED_BYTES
+assert SKEW_MS_DEFAULT * SKEW_LEASE_FACTOR <= LEASE_MS_DEFAULT
+
+
+def chunk_count_max(value_bytes: int) -> int:
+    """Return how many keys a value of `value_bytes` takes."""
+    return max(1, -(-value_bytes // CHUNK_BYTES))

@@ -1,0 +1,1 @@
+"""Versioned records: what the values of the keyspace say."""

@@ -1,0 +1,168 @@
+"""Records of runs: the run, its steps, their attempts and its history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyspace.lifecycle import AttemptState, CompensationState, Execution, Phase, Recovery, StepState
+from keyspace.records.codec import Record, RecordCodec
+
+__all__ = [
+    "ATTEMPT",
+    "HISTORY",
+    "RUN",
+    "STALE",
+    "STEP",
+    "AttemptRecord",
+    "FailureRecord",
+    "HistoryRecord",
+    "RetryRecord",
+    "RunRecord",
+    "StaleResultRecord",
+    "StepRecord",
+    "UnwindRecord",
+]
+
+
+class FailureRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """A structured failure. `details` is portable JSON text or nothing."""
+
+    category: str
+    message: str
+    details: str | None = None
+
+
+class RetryRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """The retry policy that was recorded when the declaration was accepted; it governs the step for good."""
+
+    attempts: int
+    initial_ms: int
+    coefficient: float
+    cap_ms: int
+
+
+class UnwindRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """The unwind: completion ordinals 1 to `upper` in reverse; `cursor` is the one being undone (0: none left)."""
+
+    upper: int
+    cursor: int
+    executed_count: int = 0
+    skipped_count: int = 0
+
+
+class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """One run. Input, output, steps, attempts and history have keys of their own.
+
+    `item_id` is the outstanding work item; `settled_item` and `settled_answer` are the receipt of the last answer that was
+    accepted. `updated_at_ms` is the run's last recorded instant: engine time never goes below it.
+    """
+
+    run_id: str
+    application: str
+    function: str
+    event_id: str
+    event_name: str
+    binding: str
+    manifest_generation: int
+    routing_generation: int
+    created_at_ms: int
+    updated_at_ms: int
+    input_bytes: int
+    phase: Phase = Phase.RUNNING
+    generation: int = 1
+    history_count: int = 0
+    step_count: int = 0
+    completion_count: int = 0
+    replay_bytes: int = 0
+    item_id: str | None = None
+    step_id: str | None = None
+    settled_item: str | None = None
+    settled_answer: str | None = None
+    unknown_count: int = 0
+    execution: Execution | None = None
+    recovery: Recovery | None = None
+    failure: FailureRecord | None = None
+    output_bytes: int | None = None
+    terminal_at_ms: int | None = None
+    unwind: UnwindRecord | None = None
+
+    @property
+    def status(self) -> str:
+        """What the status index says: the phase, or how execution ended once terminal."""
+        if self.phase is Phase.TERMINAL and self.execution is not None:
+            return self.execution.value
+        return self.phase.value
+
+
+class StepRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """One logical step. Its accepted value has keys of its own. `generation` fences physical attempts."""
+
+    step_id: str
+    name: str
+    kind: str
+    state: StepState
+    generation: int
+    ordinal: int
+    operation_id: str
+    retry: RetryRecord
+    timeout_ms: int | None
+    compensable: bool
+    location: str
+    declared_at_ms: int
+    declared_by: str
+    first_ordinal: int = 1
+    failure_count: int = 0
+    settled_at_ms: int | None = None
+    completion: int | None = None
+    value_bytes: int | None = None
+    failure: FailureRecord | None = None
+    compensation: CompensationState = CompensationState.NONE
+
+
+class AttemptRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """One physical attempt. While authorized or unknown its `token` is the settlement token."""
+
+    step_id: str
+    generation: int
+    ordinal: int
+    operation_id: str
+    state: AttemptState
+    item_id: str
+    queued_at_ms: int
+    vesting_ms: int
+    token: str | None = None
+    session: str | None = None
+    instance: str | None = None
+    release: str | None = None
+    authorized_at_ms: int | None = None
+    lost_at_ms: int | None = None
+    settled_at_ms: int | None = None
+    result_digest: str | None = None
+    failure: FailureRecord | None = None
+    stale_count: int = 0
+
+
+class StaleResultRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """A result that lost: kept as a diagnostic, never acted upon."""
+
+    received_at_ms: int
+    token: str
+    outcome: str
+    digest: str
+    value_bytes: int
+    failure: FailureRecord | None = None
+
+
+class HistoryRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """One accepted transition of a run, in commit order."""
+
+    at_ms: int
+    kind: str
+    data: dict[str, Any]
+
+
+RUN = RecordCodec(RunRecord)
+STEP = RecordCodec(StepRecord)
+ATTEMPT = RecordCodec(AttemptRecord)
+STALE = RecordCodec(StaleResultRecord)
+HISTORY = RecordCodec(HistoryRecord)

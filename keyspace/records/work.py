@@ -1,0 +1,138 @@
+"""Records of the queue: work items, worker instances and live processes."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+from keyspace.lifecycle import ItemState
+from keyspace.records.codec import Record, RecordCodec
+
+__all__ = [
+    "INSTANCE",
+    "ITEM",
+    "PROCESS",
+    "Direction",
+    "InstanceRecord",
+    "ItemRecord",
+    "Lane",
+    "LaneKind",
+    "ProcessRecord",
+    "WorkKind",
+    "application_lane",
+    "server_lane",
+]
+
+
+class LaneKind(IntEnum):
+    """What one kind of claimer claims. The numbers are in keys."""
+
+    FANOUT = 1
+    TIME = 2
+    SETTLE = 3
+    PROBE = 4
+    RETENTION = 5
+    CONNECTED = 16
+    HTTP = 17
+
+    @property
+    def is_server(self) -> bool:
+        """Whether server processes run the work themselves."""
+        return self < LaneKind.CONNECTED
+
+
+class Direction(IntEnum):
+    """Forward work and compensation never share a lane."""
+
+    FORWARD = 0
+    COMPENSATION = 1
+
+
+class Lane(NamedTuple):
+    """One ready queue of one workspace; server lanes leave the last three at their zero values."""
+
+    kind: LaneKind
+    application: str = ""
+    function: str = ""
+    direction: Direction = Direction.FORWARD
+
+
+def server_lane(kind: LaneKind) -> Lane:
+    """Return the lane of a kind of server work."""
+    return Lane(kind)
+
+
+def application_lane(application: str, function: str, direction: Direction = Direction.FORWARD) -> Lane:
+    """Return the lane of a function served by connected workers."""
+    return Lane(LaneKind.CONNECTED, application, function, direction)
+
+
+class WorkKind(StrEnum):
+    """What a work item asks for."""
+
+    FANOUT = "fanout"
+    DISCOVERY = "discovery"
+    CALLBACK = "callback"
+    COMPENSATION = "compensation"
+
+
+class ItemRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """One physical work item (RFD 2, "A work item contains").
+
+    `ordinal` is the application attempt and never changes; `delivery_count` and `token` change with each lease. After a lease
+    ends without a settlement the token stays, so that its holder's report is still accepted until somebody else leases.
+    """
+
+    item_id: str
+    kind: WorkKind
+    lane: tuple[int, str, str, int]
+    target: str
+    step_id: str | None
+    priority: int
+    vesting_ms: int
+    ordinal: int
+    generation: int
+    operation_id: str
+    repeatable: bool
+    enqueued_at_ms: int
+    state: ItemState = ItemState.READY
+    delivery_count: int = 0
+    loss_count: int = 0
+    token: str | None = None
+    expires_at_ms: int | None = None
+    session: str | None = None
+    instance: str | None = None
+    authorized_at_ms: int | None = None
+    renew_until_ms: int | None = None
+
+    @property
+    def where(self) -> Lane:
+        """The lane the item is queued in."""
+        kind, application, function, direction = self.lane
+        return Lane(LaneKind(kind), application, function, Direction(direction))
+
+
+class InstanceRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """A worker process and the one session that may start work on it."""
+
+    instance: str
+    application: str
+    session: str
+    release: str
+    connected_at_ms: int
+
+
+class ProcessRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """A live server process, for affinity and clock comparison only."""
+
+    process_id: str
+    role: str
+    address: str
+    clock_ms: int
+    started_at_ms: int
+    version: str
+
+
+ITEM = RecordCodec(ItemRecord)
+INSTANCE = RecordCodec(InstanceRecord)
+PROCESS = RecordCodec(ProcessRecord)
