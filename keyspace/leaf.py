@@ -18,6 +18,7 @@ from keyspace.tuple_layer import COMMIT_STAMP_BYTES, pack_bytes, pack_int, pack_
 __all__ = ["Codec", "ElementType", "Id", "Int", "Key", "Leaf", "Name", "Stamp", "Text"]
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 PREFIX_CACHE_ITEMS = 8_192
 
 
@@ -71,10 +72,10 @@ Stamp = ElementType("stamp", pack_stamp, _same)
 
 
 @dataclass(frozen=True, slots=True)
-class Key(Generic[R]):
+class Key(Generic[R_co]):
     """One logical key and how its value decodes."""
 
-    leaf: Leaf[R]
+    leaf: Leaf[Any]
     data: bytes
 
 

@@ -79,6 +79,11 @@ class Tx:
 
     # -- reads
 
+    @property
+    def prefix_bytes(self) -> int:
+        """The length of the physical prefix that every key travels with."""
+        return len(self._prefix)
+
     def _issue(self, key: Key[Any], snapshot: bool) -> Awaitable[bytes | None]:
         data = self._prefix + key.data
         if not snapshot:

@@ -56,6 +56,11 @@ class Lane(NamedTuple):
     function: str = ""
     direction: Direction = Direction.FORWARD
 
+    @property
+    def stored(self) -> tuple[int, str, str, int]:
+        """The lane as an item records it."""
+        return int(self.kind), self.application, self.function, int(self.direction)
+
 
 def server_lane(kind: LaneKind) -> Lane:
     """Return the lane of a kind of server work."""

@@ -1,0 +1,220 @@
+"""Accept an event: the claim, the event, its routing generation and the first fan-out obligation, in one transaction."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from keyspace.errors import Refusal
+from keyspace.layout import CLAIM, EVENT, EVENT_LIST, EVENT_PAYLOAD, EVENT_STAMP, EXPANSION, ROUTING_HEAD, WORKSPACE
+from keyspace.leaf import Key
+from keyspace.limits import (
+    CORRELATION_PAIRS_MAX,
+    CORRELATION_TEXT_BYTES_MAX,
+    IDEMPOTENCY_KEY_BYTES_MAX,
+    PAYLOAD_BYTES_DEFAULT,
+    PRIORITY_DEFAULT,
+    TIMESTAMP_MS_MAX,
+)
+from keyspace.queue import items
+from keyspace.records.event import ClaimRecord, EventRecord, ExpansionRecord, ExpansionState, Operation
+from keyspace.records.work import ItemRecord, LaneKind, WorkKind, server_lane
+from keyspace.transitions.names import RESERVED_EVENT_PREFIX, check_name, check_text
+from keyspace.tx import Tx, digest_of
+
+__all__ = ["Acceptance", "Submission", "accept_event", "check_submission", "fingerprint"]
+
+
+class Submission(NamedTuple):
+    """What a caller submits. `payload` is opaque bytes; `key` is the idempotency key, None when there is none."""
+
+    name: str
+    payload: bytes
+    correlation: dict[str, str]
+    timestamp_ms: int | None = None
+    key: str | None = None
+
+
+class Acceptance(NamedTuple):
+    """The acknowledgement: which event the submission became, now or before."""
+
+    event_id: str
+    routing_generation: int
+    accepted_at_ms: int
+    expansion: ExpansionState
+    matched_count: int
+    claim_expires_at_ms: int | None
+    is_replay: bool
+
+
+def check_submission(submission: Submission, payload_bytes_max: int = PAYLOAD_BYTES_DEFAULT) -> None:
+    """Refuse a submission that is not sound, before any transaction.
+
+    Raises:
+        Refusal: `invalid_name`, `reserved_name`, `payload_too_large`, `invalid_correlation`, `invalid_timestamp`,
+            `invalid_idempotency_key`; each names the field and the limit.
+    """
+    check_name("name", submission.name)
+    if submission.name.startswith(RESERVED_EVENT_PREFIX):
+        raise Refusal(
+            "reserved_name", "The prefix ryusen/ is reserved for the server.", field="name", value=submission.name
+        )
+    if len(submission.payload) > payload_bytes_max:
+        raise Refusal(
+            "payload_too_large", "The payload is too large.", field="payload",
+            bytes=len(submission.payload), limit=payload_bytes_max,
+        )  # fmt: skip
+    if len(submission.correlation) > CORRELATION_PAIRS_MAX:
+        raise Refusal(
+            "invalid_correlation", "Too many correlation pairs.", field="correlation",
+            pairs=len(submission.correlation), limit=CORRELATION_PAIRS_MAX,
+        )  # fmt: skip
+    for name, value in submission.correlation.items():
+        check_text("correlation", name, bytes_max=CORRELATION_TEXT_BYTES_MAX)
+        check_text(f"correlation.{name}", value, bytes_max=CORRELATION_TEXT_BYTES_MAX, empty=True)
+    if submission.timestamp_ms is not None and not 0 <= submission.timestamp_ms <= TIMESTAMP_MS_MAX:
+        raise Refusal(
+            "invalid_timestamp", "The timestamp lies outside years 1970 to 9999.", field="timestamp_ms",
+            value=submission.timestamp_ms, limit=TIMESTAMP_MS_MAX,
+        )  # fmt: skip
+    if submission.key is not None:
+        check_idempotency_key(submission.key)
+
+
+def check_idempotency_key(key: str) -> None:
+    """Refuse a key that is blank, over 256 bytes or not plain text; an absent key is None, never an empty one.
+
+    Raises:
+        Refusal: `invalid_idempotency_key`.
+    """
+    try:
+        check_text("idempotency_key", key, bytes_max=IDEMPOTENCY_KEY_BYTES_MAX)
+    except Refusal as refusal:
+        raise Refusal(
+            "invalid_idempotency_key", "An idempotency key is 1 to 256 bytes of text and not blank.", **refusal.details
+        ) from None
+
+
+def fingerprint(submission: Submission) -> str:
+    """Return the versioned fingerprint of what the caller controls and what affects the event or its routing.
+
+    Credentials, transport headers, the event's identity and the selected generation stay out (RFD 2, "An optional caller
+    idempotency key is scoped"). The payload counts as bytes: members in another order are another payload.
+    """
+    pairs = [text for pair in sorted(submission.correlation.items()) for text in pair]
+    timestamp = "" if submission.timestamp_ms is None else str(submission.timestamp_ms)
+    return "1:" + digest_of("ryusen.submit", submission.name, submission.payload, timestamp, *pairs)
+
+
+async def accept_event(
+    tx: Tx, workspace: str, submission: Submission, *, event_id: str, accepted_by: str
+) -> Acceptance:
+    """Accept a checked submission (RFD 2, "The claim, event, selected workspace routing generation").
+
+    Args:
+        tx: the open transaction.
+        workspace: whose event it is.
+        submission: checked by `check_submission`.
+        event_id: minted before the retry loop; the receipt of a submission without a key.
+        accepted_by: the acting key.
+
+    Reads: workspace, own event, claim, routing head; on a replay the first event and its expansion.
+    Writes: event, payload, companion stamp, list entry, claim, expansion, fan-out item with its index entries and bell.
+    Conflicts: only with an equal key, or an activation.  Budget: the payload plus 4 kB.
+    Idempotent: by the claim, or by `event_id`.
+
+    Raises:
+        Refusal: `not_found` (workspace), `idempotency_conflict`.
+    """
+    claim_key = None if submission.key is None else _claim_key(workspace, submission.key)
+    home, own, routing = await tx.load(
+        WORKSPACE.at(workspace), EVENT.at(workspace, event_id), ROUTING_HEAD.at(workspace)
+    )
+    if home is None:
+        raise Refusal("not_found", "There is no such workspace.", workspace=workspace)
+    if own is not None:
+        return await _replay(tx, workspace, own, is_replay=False)
+    marked = fingerprint(submission)
+    if claim_key is not None:
+        claim = await tx.load(claim_key)
+        if claim is not None and tx.now_ms < claim.expires_at_ms:
+            return await _replay_claim(tx, workspace, claim, marked)
+    expires_at_ms = None if claim_key is None else tx.now_ms + home.retention_ms
+    event = EventRecord(
+        event_id=event_id,
+        name=submission.name,
+        correlation=submission.correlation,
+        timestamp_ms=submission.timestamp_ms,
+        accepted_at_ms=tx.now_ms,
+        routing_generation=routing or 0,
+        payload_bytes=len(submission.payload),
+        fingerprint=marked,
+        claim_expires_at_ms=expires_at_ms,
+        accepted_by=accepted_by,
+    )
+    _write_event(tx, workspace, event, submission.payload)
+    if claim_key is not None and expires_at_ms is not None:
+        tx.put(
+            claim_key,
+            ClaimRecord(fingerprint=marked, event_id=event_id, claimed_at_ms=tx.now_ms, expires_at_ms=expires_at_ms),
+        )
+    return _acceptance(event, ExpansionState.PENDING, 0, is_replay=False)
+
+
+def _claim_key(workspace: str, key: str) -> Key[ClaimRecord]:
+    digest = digest_of("ryusen.key", Operation.EVENT_SUBMIT.value, key)
+    return CLAIM.at(workspace, Operation.EVENT_SUBMIT.value, digest)
+
+
+def _write_event(tx: Tx, workspace: str, event: EventRecord, payload: bytes) -> None:
+    item = ItemRecord(
+        item_id=tx.ids.mint(),
+        kind=WorkKind.FANOUT,
+        lane=server_lane(LaneKind.FANOUT).stored,
+        target=event.event_id,
+        step_id=None,
+        priority=PRIORITY_DEFAULT,
+        vesting_ms=event.accepted_at_ms,
+        ordinal=1,
+        generation=event.routing_generation,
+        operation_id=event.event_id,
+        repeatable=True,
+        enqueued_at_ms=event.accepted_at_ms,
+    )
+    tx.put(EVENT.at(workspace, event.event_id), event)
+    tx.put_blob(EVENT_PAYLOAD, workspace, event.event_id, value=payload)
+    tx.put_own_stamp(EVENT_STAMP.at(workspace, event.event_id))
+    tx.put_stamped(EVENT_LIST, workspace, record=event.event_id)
+    tx.put(EXPANSION.at(workspace, event.event_id), ExpansionRecord(state=ExpansionState.PENDING, item_id=item.item_id))
+    items.enqueue(tx, workspace, item)
+
+
+async def _replay_claim(tx: Tx, workspace: str, claim: ClaimRecord, marked: str) -> Acceptance:
+    if claim.fingerprint != marked:
+        raise Refusal(
+            "idempotency_conflict", "This idempotency key was used for a different submission.", event=claim.event_id
+        )
+    event = await tx.load(EVENT.at(workspace, claim.event_id))
+    if event is None:
+        raise Refusal(
+            "event_deleted", "The event of this idempotency key was deleted by retention.", event=claim.event_id
+        )
+    return await _replay(tx, workspace, event, is_replay=True)
+
+
+async def _replay(tx: Tx, workspace: str, event: EventRecord, *, is_replay: bool) -> Acceptance:
+    expansion = await tx.load(EXPANSION.at(workspace, event.event_id))
+    if expansion is None:
+        return _acceptance(event, ExpansionState.COMPLETE, 0, is_replay=is_replay)
+    return _acceptance(event, expansion.state, expansion.matched_count, is_replay=is_replay)
+
+
+def _acceptance(event: EventRecord, state: ExpansionState, matched_count: int, *, is_replay: bool) -> Acceptance:
+    return Acceptance(
+        event_id=event.event_id,
+        routing_generation=event.routing_generation,
+        accepted_at_ms=event.accepted_at_ms,
+        expansion=state,
+        matched_count=matched_count,
+        claim_expires_at_ms=event.claim_expires_at_ms,
+        is_replay=is_replay,
+    )
