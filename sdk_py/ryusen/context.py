@@ -1,0 +1,201 @@
+"""What a workflow function is given, and what a step's callback can ask about itself."""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, overload
+
+from ryusen.annotations import result_annotation
+from ryusen.durations import Duration, parse_duration_ms
+from ryusen.errors import DeclarationRefused, NotInAttempt
+from ryusen.protocol.frames import StepDeclaration
+from ryusen.protocol.names import name_fault
+from ryusen.retry import Retry
+
+__all__ = ["Attempt", "Context", "Step", "StepCall", "StepHost", "current_attempt"]
+
+T = TypeVar("T")
+
+_DEFAULT_RETRY = Retry()
+_current: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar("ryusen_attempt", default=None)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The running attempt of a step, as its callback sees it.
+
+    Attributes:
+        operation_id: the same for every attempt of this step of this run; the natural idempotency key for what it calls.
+        attempt: the attempt's ordinal, from 1.
+        run_id: the run.
+        step_id: the step.
+        function: the workflow function's name.
+    """
+
+    operation_id: str
+    attempt: int
+    run_id: str
+    step_id: str
+    function: str
+
+
+def current_attempt() -> Attempt:
+    """Return the attempt whose callback this code runs in, also in threads and tasks that it started with its context.
+
+    Raises:
+        NotInAttempt: no attempt runs here.
+    """
+    attempt = _current.get()
+    if attempt is None:
+        raise NotInAttempt
+    return attempt
+
+
+def bind_attempt(attempt: Attempt) -> None:
+    """Make `attempt` the current one in this context."""
+    _current.set(attempt)
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """One `step.run` as a pass met it: its declaration, and the callback with its arguments as current code has them."""
+
+    declaration: StepDeclaration
+    callback: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    annotation: Any
+    context: contextvars.Context
+
+
+class StepHost(Protocol):
+    """Whatever decides what becomes of a step that workflow code calls."""
+
+    async def resolve(self, call: StepCall) -> Any:
+        """Return the step's recorded value, raise its recorded failure, or end this pass's turn."""
+        ...
+
+
+class Step:
+    """The steps of a run."""
+
+    def __init__(self, host: StepHost) -> None:
+        """Bind the steps to the pass that answers for them."""
+        self._host = host
+
+    @overload
+    def run(
+        self,
+        id: str,
+        fn: Callable[..., Awaitable[T]],
+        /,
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def run(
+        self,
+        id: str,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, T]: ...
+
+    def run(
+        self,
+        id: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, Any]:
+        """Return the result of one durable step; its callback runs until one attempt succeeds or the policy is spent.
+
+        The callback runs at least once and may run again when an attempt fails; use `current_attempt().operation_id` to make
+        what it does idempotent. The value is always the one decoded from the recorded bytes, never the live object. A plain
+        function runs in a thread of its own, so that it does not stop other work.
+
+        Args:
+            id: names the step in its run; 1 to 200 characters, each id once in a pass.
+            fn: the callback, async or plain. An argument that is itself called retry, timeout or name: use functools.partial.
+            *args: its positional arguments.
+            retry: when to try again; three attempts, from 1 s doubling to 5 min, by default.
+            timeout: how long one attempt may take, 1 ms to one year; no limit by default.
+            name: shown to people in place of the id; 1 to 200 characters.
+            **kwargs: its keyword arguments.
+
+        Raises:
+            StepFailed: the step failed for good.
+            DeclarationRefused: an argument is outside its bounds, or the server refused the step.
+            DuplicateStepId: this pass has met the id already.
+        """
+        caller = sys._getframe(1)
+        location = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        return self._run(id, fn, args, kwargs, retry, timeout, name, location)
+
+    async def _run(
+        self,
+        step_id: str,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        retry: Retry | None,
+        timeout: Duration | None,
+        name: str | None,
+        location: str,
+    ) -> Any:
+        _require_name(step_id, "id")
+        if name is not None:
+            _require_name(name, "name")
+        if not callable(callback):
+            raise DeclarationRefused("invalid_argument", "fn", message=f"a {type(callback).__name__} is not callable")
+        if retry is not None and not isinstance(retry, Retry):
+            raise DeclarationRefused("invalid_argument", "retry", message=f"a {type(retry).__name__}; pass a Retry")
+        declaration = StepDeclaration(
+            id=step_id,
+            name=name or "",
+            retry=(retry or _DEFAULT_RETRY).policy(),
+            timeout_ms=None if timeout is None else parse_duration_ms(timeout, "timeout"),
+            location=location,
+        )
+        call = StepCall(declaration, callback, args, kwargs, result_annotation(callback), contextvars.copy_context())
+        return await self._host.resolve(call)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a workflow function gets as its first argument.
+
+    Attributes:
+        run_id: this run.
+        event_id: the event that started it.
+        event_name: that event's name.
+        function: this function's name.
+        step: the durable steps.
+    """
+
+    run_id: str
+    event_id: str
+    event_name: str
+    function: str
+    step: Step
+
+
+def _require_name(value: object, field: str) -> None:
+    fault = name_fault(value)
+    if fault is not None:
+        raise DeclarationRefused("invalid_argument", field, message=f"the step's {field} {fault}")

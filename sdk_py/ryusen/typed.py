@@ -1,0 +1,165 @@
+"""Values of the types that a user's functions are annotated with: dataclasses, TypedDicts, enums, msgspec and pydantic models.
+
+A typed value becomes a plain portable one on the way out and is rebuilt from the annotation on the way in. Without an
+annotation nothing is guessed: only plain portable values pass. Whatever would come back as something else is refused
+where it enters, in the attempt that made it, and not in some later pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Final, cast
+
+import msgspec
+
+from ryusen.errors import InvalidValue
+from ryusen.protocol.values import DEPTH_MAX, decode_value, encode_value, format_path
+
+__all__ = ["UNTYPED", "decode_typed", "encode_typed"]
+
+
+class _Untyped:
+    def __repr__(self) -> str:
+        return "UNTYPED"
+
+
+UNTYPED: Final = _Untyped()
+"""Stands for "no annotation": only plain portable values."""
+
+_BUILTIN = (bytes, datetime)  # they have a portable encoding of their own; everything else msgspec spells as text
+_MSGSPEC_PATH = re.compile(r"^(?P<reason>.*) - at `(?P<path>\$.*)`$", re.DOTALL)
+
+
+def encode_typed(value: object, annotation: Any = UNTYPED) -> bytes:
+    """Return the portable encoding of a value of an annotated type, having checked that the annotation gives it back.
+
+    Args:
+        value: what a function returned or is given.
+        annotation: the type it is annotated with; `UNTYPED`, `Any` and `object` accept plain portable values only.
+
+    Raises:
+        InvalidValue: it has no exact encoding, or would not come back as it is.
+    """
+    if _is_untyped(annotation):
+        return encode_value(value)
+    try:
+        lowered = msgspec.to_builtins(value, builtin_types=_BUILTIN, str_keys=True, enc_hook=_lower_foreign)
+    except RecursionError:
+        raise InvalidValue(f"nested deeper than {DEPTH_MAX} levels, or the value contains itself") from None
+    except _NotPortable as exc:
+        raise InvalidValue(exc.reason, _find(value, exc.culprit)) from None
+    except (TypeError, ValueError) as exc:
+        raise InvalidValue(str(exc)) from None
+    data = encode_value(lowered)
+    difference = _difference(value, decode_typed(data, annotation), [])
+    if difference is not None:
+        raise difference
+    return data
+
+
+def decode_typed(data: bytes, annotation: Any = UNTYPED) -> Any:
+    """Return the value of the annotated type that portable JSON text stands for.
+
+    Raises:
+        InvalidValue: not portable JSON, or not of that type; the error names the path.
+    """
+    plain = decode_value(data)
+    if _is_untyped(annotation):
+        return plain
+    try:
+        return msgspec.convert(plain, annotation, builtin_types=_BUILTIN, str_keys=True, dec_hook=_lift_foreign)
+    except msgspec.ValidationError as exc:
+        match = _MSGSPEC_PATH.match(str(exc))
+        raise (InvalidValue(match["reason"], match["path"]) if match else InvalidValue(str(exc))) from None
+    except RecursionError:
+        raise InvalidValue(f"nested deeper than {DEPTH_MAX} levels") from None
+    except (TypeError, NotImplementedError) as exc:
+        raise InvalidValue(f"the annotation cannot be used for values: {exc}") from None
+
+
+def _is_untyped(annotation: Any) -> bool:
+    return annotation is UNTYPED or annotation is Any or annotation is object
+
+
+class _NotPortable(Exception):
+    def __init__(self, culprit: object, reason: str) -> None:
+        self.culprit = culprit
+        self.reason = reason
+
+
+def _is_pydantic(kind: Any) -> bool:
+    # Recognized by shape: pydantic is used where the user has it, and never imported here.
+    return hasattr(kind, "__pydantic_validator__") and hasattr(kind, "model_validate") and hasattr(kind, "model_dump")
+
+
+def _lower_foreign(value: Any) -> Any:
+    if _is_pydantic(type(value)):
+        return value.model_dump(mode="python")
+    raise _NotPortable(value, f"a {type(value).__name__} has no portable form")
+
+
+def _lift_foreign(kind: type, plain: Any) -> Any:
+    if not _is_pydantic(kind):
+        raise NotImplementedError(f"{kind.__name__} is neither a dataclass nor another supported type")
+    try:
+        return cast(Any, kind).model_validate(plain)
+    except ValueError as exc:
+        raise ValueError(_pydantic_reason(exc)) from None
+
+
+def _pydantic_reason(exc: ValueError) -> str:
+    errors: Callable[[], list[dict[str, Any]]] | None = getattr(exc, "errors", None)
+    if errors is None:
+        return str(exc)
+    first = errors()[0]
+    return f"{first.get('msg', 'invalid')} in {format_path(list(first.get('loc', ())))}"
+
+
+def _children(value: object) -> Iterable[tuple[str | int, object]] | None:
+    """Return the named parts of a container, or None for a leaf."""
+    if isinstance(value, dict):
+        return [(str(key), item) for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return list(enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+    if isinstance(value, msgspec.Struct):
+        return [(name, getattr(value, name)) for name in value.__struct_fields__]
+    return None
+
+
+def _find(value: object, culprit: object) -> str:
+    """Return where `culprit` stands inside `value`, or the root when it cannot be told."""
+    pending: list[tuple[list[str | int], object]] = [([], value)]
+    while pending:
+        path, node = pending.pop()
+        if node is culprit:
+            return format_path(path)
+        if len(path) <= DEPTH_MAX:
+            pending.extend(([*path, name], child) for name, child in _children(node) or ())
+    return "$"
+
+
+def _difference(before: object, after: object, path: list[str | int]) -> InvalidValue | None:
+    """Return the error for the first part that did not come back as it was, or None."""
+    tuple_as_list = type(before) is tuple and type(after) is list
+    number_as_float = type(before) is int and type(after) is float and before == after
+    if type(before) is not type(after) and not (tuple_as_list or number_as_float):
+        reason = f"a {type(before).__name__} would come back as a {type(after).__name__}; annotate its type exactly"
+        return InvalidValue(reason, format_path(path))
+    ours, theirs = _children(before), _children(after)
+    if ours is None or theirs is None:
+        if _is_pydantic(type(before)) or type(before).__eq__ is object.__eq__ or before == after:
+            return None
+        return InvalidValue("the value would come back changed", format_path(path))
+    rebuilt = dict(theirs)
+    for name, child in ours:
+        if name not in rebuilt:
+            return InvalidValue("the member would be lost", format_path([*path, name]))
+        difference = _difference(child, rebuilt[name], [*path, name])
+        if difference is not None:
+            return difference
+    return None

@@ -1,0 +1,92 @@
+"""What the core asks the shell to do. The core itself does nothing to the world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ryusen.errors import DeclarationRefused
+from ryusen.protocol.frames import Assign, WorkerFrame
+
+__all__ = [
+    "CancelCallback",
+    "Close",
+    "ClosePass",
+    "Effect",
+    "Exit",
+    "ResumePass",
+    "RunCallback",
+    "Send",
+    "StartPass",
+    "Warn",
+]
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a frame in the current session."""
+
+    frame: WorkerFrame
+
+
+@dataclass(frozen=True)
+class StartPass:
+    """Start a pass for an assignment; its turns come back under the request id."""
+
+    request: str
+    assign: Assign
+    value_bytes_max: int
+
+
+@dataclass(frozen=True)
+class ResumePass:
+    """Raise the refusal at the call that the pass is parked at."""
+
+    request: str
+    refusal: DeclarationRefused
+
+
+@dataclass(frozen=True)
+class RunCallback:
+    """Run the callback that the pass is parked at, once."""
+
+    request: str
+    value_bytes_max: int
+
+
+@dataclass(frozen=True)
+class CancelCallback:
+    """Ask a callback that overran its timeout to end; its outcome no longer counts."""
+
+    request: str
+
+
+@dataclass(frozen=True)
+class ClosePass:
+    """The pass is over; nothing of it is heard any more."""
+
+    request: str
+
+
+@dataclass(frozen=True)
+class Close:
+    """Close the connection and open another one."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """End the worker with this exit code, after the frames sent so far."""
+
+    code: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Warn:
+    """Tell the operator."""
+
+    message: str
+
+
+Effect = Send | StartPass | ResumePass | RunCallback | CancelCallback | ClosePass | Close | Exit | Warn

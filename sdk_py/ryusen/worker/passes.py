@@ -1,0 +1,208 @@
+"""One pass over a workflow function: it replays recorded steps until it meets one that is not, or the function ends.
+
+A pass has one turn at a time. Meeting an unresolved step or ending gives the turn away, and the pass stays parked there:
+user code that was awaiting the step simply goes on awaiting. A refused declaration gives the turn back by raising at that
+call. Closing cancels the parked code, so that its `finally` and `async with` blocks run. Code that swallows the cancellation
+is asked a bounded number of times and then left behind, dead: nothing it does later is heard.
+
+Steps met at the same time, in `asyncio.gather` for instance, line up in the order they were reached and only the first is
+offered (FILLED-IN 11, "One outstanding step").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ryusen.app import Function
+from ryusen.context import Context, Step, StepCall
+from ryusen.errors import DeclarationRefused, DuplicateStepId, InvalidValue
+from ryusen.failures import INVALID_INPUT, describe_exception, encode_result, step_failed
+from ryusen.protocol.frames import Complete, Fail, Failure, StepMemo
+from ryusen.typed import decode_typed
+
+__all__ = ["CLOSE_PATIENCE_S", "Ended", "Met", "Pass", "PassInput", "Turn"]
+
+_log = logging.getLogger("ryusen.worker")
+
+CLOSE_PATIENCE_S = 1.0
+"""Seconds between the cancellations of a closed pass that goes on."""
+CLOSE_CANCELS_MAX = 5
+"""Cancellations before a closed pass is left behind."""
+ABANDONED_MAX = 100
+"""Left-behind passes that are kept from the garbage collector's complaints; the oldest is forgotten first."""
+
+_abandoned: deque[asyncio.Task[None]] = deque(maxlen=ABANDONED_MAX)
+
+
+@dataclass(frozen=True)
+class PassInput:
+    """What a pass starts from: the run, its input as it was submitted, and its settled steps.
+
+    Attributes:
+        run_id: the run.
+        event_id: the event that started it.
+        event_name: that event's name.
+        payload: the input, portable JSON text.
+        memo: the settled steps.
+        value_bytes_max: the largest encoded value the server accepts, in bytes.
+    """
+
+    run_id: str
+    event_id: str
+    event_name: str
+    payload: bytes
+    memo: Sequence[StepMemo]
+    value_bytes_max: int
+
+
+@dataclass(frozen=True)
+class Met:
+    """The turn ended at an unresolved step."""
+
+    call: StepCall
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The turn ended with the function."""
+
+    ending: Complete | Fail
+
+
+Turn = Met | Ended
+
+
+class Pass:
+    """One pass; lives on one event loop.
+
+    Attributes:
+        function: the workflow function.
+        failed_met: the ids of the failed steps met so far, in order.
+    """
+
+    def __init__(self, function: Function, given: PassInput, on_turn: Callable[[Turn], None]) -> None:
+        """Prepare a pass that tells `on_turn`, on its event loop, how each of its turns ends."""
+        self.function = function
+        self.failed_met: list[str] = []
+        self._given = given
+        self._on_turn = on_turn
+        self._memo = {memo.id: memo for memo in given.memo}
+        self._met_at: dict[str, str] = {}
+        self._waiting: deque[tuple[StepCall, asyncio.Future[Any]]] = deque()
+        self._has_turn = True
+        self._is_closed = False
+        self._ending: Complete | Fail | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._cancels = 0
+
+    def start(self) -> None:
+        """Start the function on the running event loop."""
+        name = f"{self.function.name} of run {self._given.run_id}"
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+
+    def refuse(self, refusal: DeclarationRefused) -> None:
+        """Raise at the step that ended the last turn, and give the pass its turn back."""
+        if self._has_turn or self._is_closed:
+            return
+        self._has_turn = True
+        if self._waiting:
+            _, waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(refusal)
+        if self._ending is not None:
+            self._give_turn(Ended(self._ending))
+        else:
+            self._offer()
+
+    def close(self) -> None:
+        """End the pass: cancel what is parked in it, and hear nothing more of it."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for _, waiter in self._waiting:
+            waiter.cancel()
+        self._waiting.clear()
+        self._cancel_until_done()
+
+    async def resolve(self, call: StepCall) -> Any:
+        """Answer a step that the function calls (see `StepHost`)."""
+        declaration = call.declaration
+        if self._is_closed:
+            return await self._park(call)
+        if declaration.id in self._met_at:
+            raise DuplicateStepId(declaration.id, self._met_at[declaration.id], declaration.location)
+        self._met_at[declaration.id] = declaration.location
+        memo = self._memo.get(declaration.id)
+        return await self._park(call) if memo is None else self._recorded(memo, call)
+
+    def _recorded(self, memo: StepMemo, call: StepCall) -> Any:
+        if memo.failure is not None:
+            self.failed_met.append(memo.id)
+            raise step_failed(memo.id, memo.failure)
+        if memo.value is None:
+            return None
+        try:
+            return decode_typed(bytes(memo.value), call.annotation)
+        except InvalidValue as exc:
+            raise InvalidValue(f"the recorded result of step {memo.id!r}: {exc.reason}", exc.path) from None
+
+    async def _park(self, call: StepCall) -> Any:
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, waiter))
+        self._offer()
+        return await waiter
+
+    def _offer(self) -> None:
+        # A waiter that user code gave up (wait_for) before its turn came is no longer met.
+        while self._waiting and self._waiting[0][1].done():
+            self._waiting.popleft()
+        if self._has_turn and self._waiting:
+            self._give_turn(Met(self._waiting[0][0]))
+
+    def _give_turn(self, turn: Turn) -> None:
+        self._has_turn = False
+        if not self._is_closed:
+            self._on_turn(turn)
+
+    async def _run(self) -> None:
+        ending = await self._follow()
+        self._ending = ending
+        if self._has_turn and not self._is_closed:
+            self._give_turn(Ended(ending))
+
+    async def _follow(self) -> Complete | Fail:
+        function, given = self.function, self._given
+        arguments: tuple[Any, ...] = ()
+        if function.takes_input:
+            try:
+                arguments = (decode_typed(given.payload, function.input_type),)
+            except Exception as exc:  # noqa: BLE001 - validators and __post_init__ of the input's type are user code
+                return Fail(failure=msgspec.structs.replace(describe_exception(exc), category=INVALID_INPUT))
+        context = Context(given.run_id, given.event_id, given.event_name, function.name, Step(self))
+        try:
+            value = await function.handler(context, *arguments)
+        except BaseException as exc:  # noqa: BLE001 - SystemExit and cancellations of user code end the run, not the worker
+            return Fail(failure=describe_exception(exc))
+        encoded = encode_result(value, function.output_type, given.value_bytes_max, "the function's return value")
+        return Fail(failure=encoded) if isinstance(encoded, Failure) else Complete(value=encoded)
+
+    def _cancel_until_done(self) -> None:
+        task = self._task
+        if task is None or task.done():
+            return
+        if self._cancels >= CLOSE_CANCELS_MAX:
+            _log.warning(
+                "function %s swallows its cancellation after its pass has ended; it is left behind", self.function.name
+            )
+            _abandoned.append(task)
+            return
+        self._cancels += 1
+        task.cancel()
+        asyncio.get_running_loop().call_later(CLOSE_PATIENCE_S, self._cancel_until_done)
