@@ -38,13 +38,13 @@ CLOSE_MS_MAX = 15_000
 """How long closing waits for commits under way; above TRANSACTION_MS_MAX, after which the client ends each of them."""
 
 
-async def open_fdb(cluster_file: Path, *, clock: Clock, jitter: random.Random | None = None) -> FdbStore:
+async def open_fdb(cluster_file: Path, *, clock: Clock, rng: random.Random | None = None) -> FdbStore:
     """Open the cluster that `cluster_file` names and make sure that it answers.
 
     Args:
         cluster_file: an existing cluster file; the client may rewrite it when the coordinators change.
         clock: for backoff.
-        jitter: where the pauses are drawn from; a new generator when None.
+        rng: spreads the pauses of retries; a generator of its own when None.
 
     Returns:
         A store bound to the running event loop.
@@ -54,7 +54,7 @@ async def open_fdb(cluster_file: Path, *, clock: Clock, jitter: random.Random | 
     """
     database = _open_database(cluster_file)
     client = NativeClient(fdb, asyncio.get_running_loop())
-    store = FdbStore(client, database, cluster_file, clock=clock, jitter=jitter or random.Random())
+    store = FdbStore(client, database, cluster_file, clock=clock, rng=rng or random.Random())
     probe = store.begin()
     try:
         async with asyncio.timeout(OPEN_MS_MAX / 1000.0):
@@ -98,14 +98,14 @@ class FdbStore:
     """A connection to one cluster, bound to one event loop."""
 
     def __init__(
-        self, client: NativeClient, database: Any, cluster_file: Path, *, clock: Clock, jitter: random.Random
+        self, client: NativeClient, database: Any, cluster_file: Path, *, clock: Clock, rng: random.Random
     ) -> None:
         """Use an open `database`; call through `open_fdb`."""
         self._client = client
         self._database = database
         self._cluster_file = cluster_file
         self._clock = clock
-        self._jitter = jitter
+        self._rng = rng
         self._is_closed = False
         self._outstanding = Outstanding()
 
@@ -130,7 +130,7 @@ class FdbStore:
         if await self._client.take_advice(error):
             ceiling_ms -= BACKOFF_MS_FIRST
         if ceiling_ms > 0:
-            await self._clock.sleep_ms(self._jitter.uniform(0.0, ceiling_ms))
+            await self._clock.sleep_ms(self._rng.uniform(0.0, ceiling_ms))
 
     async def close(self) -> None:
         """Wait for the commits under way and cancel the watches. The network thread serves the process until it exits."""
