@@ -1,0 +1,197 @@
+"""Deciding and applying commits: the one place where an embedded store's order of transactions is made.
+
+A group of commits becomes one engine batch at one commit version. Inside it each transaction has its order, is judged
+against every commit after its read version (earlier ones of its own group included), and is applied or refused. Nobody is
+told of anything before the engine has synced the batch.
+
+Rows of the upper layer, in the engine's system range:
+    0xff/log/<8-byte version>   the write conflict ranges of that version (conflict.py)
+    0xff/meta                   format, last version, wall clock of it, greatest version dropped from the log
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from keyspace.clock import Clock
+from keyspace.store.api import KeyRange
+from keyspace.store.conflict import (
+    RETAINED_VERSIONS,
+    VERSIONS_PER_MS,
+    ConflictLog,
+    Written,
+    decode_written,
+    encode_written,
+)
+from keyspace.store.embedded_format import FORMAT_VERSION, META_KEY, Meta, read_meta
+from keyspace.store.embedded_writes import Mutation, Op, apply_atomic
+from keyspace.store.engine import Engine, Snapshot, WriteBatch
+from keyspace.store.errors import NotCommitted, StoreError, TransactionTooOld
+from keyspace.store.stamps import pack_stamp, place_stamp
+
+__all__ = ["Changes", "CommitRequest", "Serializer"]
+
+LOG_BEGIN = b"\xff/log/"
+LOG_END = b"\xff/log0"
+LOG_PAGE_ROWS = 256
+"""Log rows read at once while tailing."""
+TRIM_COMMITS = 64
+"""Groups committed by this process between two trimmings of the log."""
+TRIM_ROWS_MAX = 1024
+"""Log rows removed at once; above what any process adds between two trimmings, so the log cannot outgrow it."""
+
+_VERSION = struct.Struct(">Q")
+
+
+@dataclass(slots=True, eq=False)
+class CommitRequest:
+    """One transaction that asks to commit, and its answer."""
+
+    mutations: list[Mutation]
+    read_version: int | None
+    """None when nothing was read: there is nothing to judge."""
+    read_keys: list[bytes]
+    read_ranges: list[KeyRange]
+    write_keys: set[bytes]
+    write_ranges: list[KeyRange]
+    error: StoreError | None = field(default=None, init=False)
+    version: int = field(default=-1, init=False)
+    order: int = field(default=0, init=False)
+
+    @property
+    def stamp(self) -> bytes:
+        """The commit's versionstamp, once it is committed."""
+        return pack_stamp(self.version, self.order)
+
+
+class Changes(NamedTuple):
+    """What a committed group wrote, for those who watch."""
+
+    keys: list[bytes]
+    ranges: list[KeyRange]
+
+
+class Serializer:
+    """Judges and applies groups for one process; used by one thread at a time."""
+
+    def __init__(self, engine: Engine, clock: Clock, start: Meta) -> None:
+        """Begin at the engine's state `start`: no transaction of this process reads at an earlier version."""
+        self._engine = engine
+        self._clock = clock
+        self._log = ConflictLog(start.version)
+        self._commit_count = 0
+
+    def catch_up(self) -> None:
+        """Tail what other processes have committed; done before the write lock is taken, it leaves little to do under it."""
+        snapshot = self._engine.snapshot()
+        try:
+            self._catch_up(snapshot, read_meta(snapshot))
+        finally:
+            snapshot.close()
+
+    def commit(self, requests: Sequence[CommitRequest]) -> Changes:
+        """Judge, apply and sync `requests` as one group; each then has its version or its error.
+
+        Raises:
+            StoreError: the engine failed. No request's `error` or `version` may be looked at; the error is everyone's.
+        """
+        batch = self._engine.write()
+        base_version = self._log.version
+        try:
+            meta = read_meta(batch)
+            base_version = meta.version
+            self._catch_up(batch, meta)
+            now_ms = self._clock.now_ms()
+            version = _next_version(meta, now_ms)
+            changes = self._apply_group(batch, requests, version)
+            if changes.keys or changes.ranges:
+                batch.put(LOG_BEGIN + _VERSION.pack(version), encode_written(Written(*changes)))
+                dropped = self._trim(batch, meta, version)
+                batch.put(META_KEY, Meta(FORMAT_VERSION, version, now_ms, dropped).encode())
+                batch.commit()
+        except BaseException:
+            batch.abort()
+            # What this group added may not have been committed: forget it, and tail the engine's own rows from before it.
+            self._log = ConflictLog(base_version)
+            raise
+        if not changes.keys and not changes.ranges:
+            batch.abort()
+        self._commit_count += 1
+        self._log.drop_up_to(self._log.version - RETAINED_VERSIONS)
+        return changes
+
+    def _apply_group(self, batch: WriteBatch, requests: Sequence[CommitRequest], version: int) -> Changes:
+        keys: set[bytes] = set()
+        ranges: list[KeyRange] = []
+        order = 0
+        for request in requests:
+            request.error = self._judge(request)
+            if request.error is not None:
+                continue
+            stamp = pack_stamp(version, order)
+            stamped = [
+                place_stamp(item.key, item.offset, stamp) for item in request.mutations if item.op is Op.STAMPED_KEY
+            ]
+            request.version, request.order = version, order
+            order += 1
+            _apply(batch, request.mutations, stamp)
+            wrote = Written(sorted(request.write_keys.union(stamped)), request.write_ranges)
+            self._log.append(version, wrote)
+            keys.update(wrote.keys)
+            ranges.extend(wrote.ranges)
+        return Changes(sorted(keys), ranges)
+
+    def _judge(self, request: CommitRequest) -> StoreError | None:
+        if request.read_version is None or not (request.read_keys or request.read_ranges):
+            return None
+        if request.read_version < self._log.floor:
+            return TransactionTooOld()
+        if self._log.has_conflict(request.read_version, request.read_keys, request.read_ranges):
+            return NotCommitted()
+        return None
+
+    def _catch_up(self, view: Snapshot | WriteBatch, meta: Meta) -> None:
+        while self._log.version < meta.version:
+            if self._log.version < meta.dropped_version:
+                self._log.drop_up_to(meta.dropped_version)
+                continue
+            begin = LOG_BEGIN + _VERSION.pack(self._log.version + 1)
+            rows = view.get_range(begin, LOG_END, LOG_PAGE_ROWS, False)
+            for key, packed in rows:
+                self._log.append(_VERSION.unpack(key[len(LOG_BEGIN) :])[0], decode_written(packed))
+            if len(rows) < LOG_PAGE_ROWS:
+                break
+
+    def _trim(self, batch: WriteBatch, meta: Meta, version: int) -> int:
+        """Remove old log rows now and then, and return the greatest version that is gone."""
+        if self._commit_count % TRIM_COMMITS:
+            return meta.dropped_version
+        keep_from = LOG_BEGIN + _VERSION.pack(max(0, version - RETAINED_VERSIONS))
+        rows = batch.get_range(LOG_BEGIN, keep_from, TRIM_ROWS_MAX, False)
+        for key, _ in rows:
+            batch.delete(key)
+        return int(_VERSION.unpack(rows[-1][0][len(LOG_BEGIN) :])[0]) if rows else meta.dropped_version
+
+
+def _next_version(meta: Meta, now_ms: int) -> int:
+    """Return the next commit version: time's pace since the last one, at least one more, whatever the clock does."""
+    return meta.version + max(1, (now_ms - meta.at_ms) * VERSIONS_PER_MS)
+
+
+def _apply(batch: WriteBatch, mutations: list[Mutation], stamp: bytes) -> None:
+    for op, key, value, offset in mutations:
+        if op is Op.SET:
+            batch.put(key, value)
+        elif op is Op.CLEAR:
+            batch.delete(key)
+        elif op is Op.CLEAR_RANGE:
+            batch.delete_range(key, value)
+        elif op is Op.STAMPED_KEY:
+            batch.put(place_stamp(key, offset, stamp), value)
+        elif op is Op.STAMPED_VALUE:
+            batch.put(key, place_stamp(value, offset, stamp))
+        else:
+            batch.put(key, apply_atomic(op, batch.get(key), value))

@@ -1,0 +1,504 @@
+"""One attempt on the embedded store, with FoundationDB's rules for what it sees, what it conflicts with and what it costs.
+
+Reads are done when they are issued: they take microseconds. Errors of reads are raised when the read is awaited, as a
+cluster's would be; errors of writes at once, and again by `commit` if the caller looked away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Generator
+from enum import Enum
+from typing import Protocol
+
+from keyspace.clock import Clock
+from keyspace.store import sizes
+from keyspace.store.api import KeyRange, KeyValue
+from keyspace.store.embedded_commit import CommitRequest
+from keyspace.store.embedded_committer import Committer
+from keyspace.store.embedded_ranges import key_after, merge_ranges
+from keyspace.store.embedded_read import Failed, Ready, read_extent, read_range
+from keyspace.store.embedded_watch import UNKNOWN, EmbeddedWatch, WatchTable
+from keyspace.store.embedded_writes import Op, OwnWrites, Pending
+from keyspace.store.engine import Snapshot
+from keyspace.store.errors import (
+    AccessedUnreadable,
+    InvertedRange,
+    KeyOutsideLegalRange,
+    KeyTooLarge,
+    OutcomeUnknownError,
+    StoreError,
+    TransactionCancelled,
+    TransactionTooLarge,
+    TransactionTooOld,
+    UsageError,
+    UsedDuringCommit,
+    ValueTooLarge,
+)
+from keyspace.store.meter import TransactionCounts
+from keyspace.store.stamps import STAMP_BYTES
+
+__all__ = ["EmbeddedTransaction", "TransactionHost"]
+
+NO_VERSION_CODE = 2021
+RANGE_LIMITS_CODE = 2012
+INVALID_OPERATION_CODE = 2000
+CANCELLED_CODE = 1101
+_INT64 = struct.Struct("<q")
+
+
+class TransactionHost(Protocol):
+    """What a transaction needs of its store."""
+
+    @property
+    def clock(self) -> Clock:
+        """Where the 5 s rule takes its time."""
+        ...
+
+    @property
+    def committer(self) -> Committer:
+        """Who commits."""
+        ...
+
+    @property
+    def watches(self) -> WatchTable:
+        """The store's watches."""
+        ...
+
+    def take_snapshot(self, transaction: EmbeddedTransaction) -> tuple[Snapshot, int]:
+        """Return a snapshot and the commit version it shows."""
+        ...
+
+    def forget_snapshot(self, transaction: EmbeddedTransaction) -> None:
+        """Hear that the snapshot is closed."""
+        ...
+
+
+class _State(Enum):
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class _Stamp:
+    """The commit's stamp, awaitable any number of times once the attempt has ended."""
+
+    def __init__(self, transaction: EmbeddedTransaction) -> None:
+        self._transaction = transaction
+
+    def __await__(self) -> Generator[object, None, bytes]:
+        return self._transaction.wait_for_stamp().__await__()
+
+
+class EmbeddedTransaction:
+    """See `keyspace.store.api.Transaction`."""
+
+    def __init__(self, store: TransactionHost) -> None:
+        """Begin an attempt on `store`; its read version is taken at its first read."""
+        self._store = store
+        self._state = _State.OPEN
+        self._refused: StoreError | None = None
+        self._snapshot: Snapshot | None = None
+        self._read_version: int | None = None
+        self._first_read_ms = 0.0
+        self._writes = OwnWrites()
+        self._read_keys: set[bytes] = set()
+        self._read_ranges: list[KeyRange] = []
+        self._write_keys: set[bytes] = set()
+        self._write_ranges: list[KeyRange] = []
+        self._stamp_reaches: list[KeyRange] = []
+        self._watches: list[EmbeddedWatch] = []
+        self._size_bytes = 0
+        self._read_count = 0
+        self._write_count = 0
+        self._request: CommitRequest | None = None
+        self._ended: asyncio.Event | None = None
+
+    # -- reads ---------------------------------------------------------------------------------------------------------
+
+    def get(self, key: bytes, *, snapshot: bool = False) -> Awaitable[bytes | None]:
+        """Read one key, this transaction's own writes included."""
+        try:
+            return Ready(self._get(key, snapshot))
+        except StoreError as error:
+            return Failed(error)
+
+    def get_range(
+        self, begin: bytes, end: bytes, *, limit: int, reverse: bool = False, snapshot: bool = False
+    ) -> Awaitable[list[KeyValue]]:
+        """Read at most `limit` pairs of [begin, end); an inverted range is empty, as on a cluster."""
+        try:
+            return Ready(self._get_range(begin, end, limit, reverse, snapshot))
+        except StoreError as error:
+            return Failed(error)
+
+    def get_read_version(self) -> Awaitable[int]:
+        """Return the commit version this transaction reads at."""
+        try:
+            self._view()
+        except StoreError as error:
+            return Failed(error)
+        assert self._read_version is not None
+        return Ready(self._read_version)
+
+    def watch(self, key: bytes) -> EmbeddedWatch:
+        """Watch `key` from what this transaction leaves there; reads the key, and so conflicts with it.
+
+        Raises:
+            TooManyWatches: the store holds as many as it may.
+            StoreError: as for a read of the key.
+        """
+        self._check_key(key, KeyTooLarge)
+        value = self._get(key, False)
+        is_own, state = self._writes.state(key)
+        stored = self._view().get(key) if is_own and isinstance(state, Pending) else value
+        watch = self._store.watches.create(key, stored)
+        self._watches.append(watch)
+        return watch
+
+    def _get(self, key: bytes, snapshot: bool) -> bytes | None:
+        self._check_open()
+        self._read_count += 1
+        if key >= sizes.SYSTEM_KEYS_BEGIN:
+            raise KeyOutsideLegalRange()
+        if len(key) > sizes.KEY_BYTES_MAX:
+            return None
+        if self._writes:
+            if self._writes.is_unreadable(key):
+                raise AccessedUnreadable()
+            is_own, state = self._writes.state(key)
+            if is_own and not isinstance(state, Pending):
+                return state
+            stored = self._view().get(key)
+            self._note_read_key(key, snapshot)
+            return state.resolve(stored) if isinstance(state, Pending) else stored
+        stored = self._view().get(key)
+        self._note_read_key(key, snapshot)
+        return stored
+
+    def _get_range(self, begin: bytes, end: bytes, limit: int, reverse: bool, snapshot: bool) -> list[KeyValue]:
+        self._check_open()
+        self._read_count += 1
+        if begin > sizes.SYSTEM_KEYS_BEGIN or end > sizes.SYSTEM_KEYS_BEGIN:
+            raise KeyOutsideLegalRange()
+        if limit < 1:
+            raise UsageError(f"a range read needs a limit of at least 1 limit={limit}", code=RANGE_LIMITS_CODE)
+        if begin >= end:
+            return []
+        view = self._view()
+        if not self._writes:
+            rows = view.get_range(begin, end, limit, reverse)
+            if not snapshot:
+                self._note_range(read_extent(begin, end, rows, limit, reverse))
+            return rows
+        rows = read_range(view, self._writes, begin, end, limit, reverse)
+        extent = read_extent(begin, end, rows, limit, reverse)
+        if self._writes.is_range_unreadable(*extent):
+            raise AccessedUnreadable()
+        if not snapshot:
+            self._note_range(extent)
+        return rows
+
+    def _view(self) -> Snapshot:
+        """Return the snapshot, taken at the first read and refused when it has grown too old."""
+        self._check_open()
+        if self._snapshot is None:
+            if self._read_version is not None:
+                raise TransactionTooOld()
+            self._first_read_ms = self._store.clock.monotonic_ms()
+            self._snapshot, self._read_version = self._store.take_snapshot(self)
+        elif self._is_too_old():
+            self.release_snapshot()
+            raise TransactionTooOld()
+        return self._snapshot
+
+    def _is_too_old(self) -> bool:
+        return (
+            self._read_version is not None
+            and self._store.clock.monotonic_ms() - self._first_read_ms > sizes.LIFETIME_MS_MAX
+        )
+
+    # -- conflict ranges -----------------------------------------------------------------------------------------------
+
+    def add_read_conflict_key(self, key: bytes) -> None:
+        """Conflict with later writers of `key`, unless this transaction has decided its value."""
+        self.add_read_conflict_range(key, key_after(key))
+
+    def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
+        """Conflict with later writers of [begin, end), except where this transaction has decided the values."""
+        self._check_open()
+        self._check_range(begin, end)
+        if begin < end:
+            self._note_range(KeyRange(begin, end))
+
+    def add_write_conflict_key(self, key: bytes) -> None:
+        """Conflict later committers that read `key`, without writing it."""
+        self._check_open()
+        self._check_range(key, key_after(key))
+        self._write_keys.add(key)
+        self._size_bytes += sizes.conflict_key_bytes(len(key))
+
+    def read_conflict_ranges(self) -> Awaitable[list[KeyRange]]:
+        """Return the merged read conflict ranges so far."""
+        return Ready(merge_ranges([*((key, key_after(key)) for key in self._read_keys), *self._read_ranges]))
+
+    def write_conflict_ranges(self) -> Awaitable[list[KeyRange]]:
+        """Return the merged write conflict ranges so far; a stamped key's is everywhere it may come to lie."""
+        keys = ((key, key_after(key)) for key in self._write_keys)
+        return Ready(merge_ranges([*keys, *self._write_ranges, *self._stamp_reaches]))
+
+    def _note_read_key(self, key: bytes, snapshot: bool) -> None:
+        if not snapshot:
+            self._read_keys.add(key)
+            self._size_bytes += sizes.conflict_key_bytes(len(key))
+
+    def _note_range(self, read: KeyRange) -> None:
+        cost = sizes.conflict_range_bytes(len(read.begin), len(read.end))
+        parts = self._writes.foreign_parts(*read) if self._writes else [read]
+        for part in parts:
+            # The client charges each remaining part what the whole range costs.
+            self._size_bytes += cost
+            if part.end == key_after(part.begin):
+                self._read_keys.add(part.begin)
+            else:
+                self._read_ranges.append(part)
+
+    # -- writes --------------------------------------------------------------------------------------------------------
+
+    def set(self, key: bytes, value: bytes) -> None:
+        """Write one pair.
+
+        Raises:
+            LimitError: the key or the value can never be stored.
+        """
+        self._check_pair(key, value)
+        self._write_key(key, sizes.set_bytes(len(key), len(value)))
+        self._writes.set(key, value)
+
+    def clear(self, key: bytes) -> None:
+        """Remove one key; one that is too long to exist is ignored, as on a cluster."""
+        self._check_open()
+        if key >= sizes.SYSTEM_KEYS_BEGIN:
+            raise self._refuse(KeyOutsideLegalRange(f"a key lies in the system's own range key={key[:64]!r}"))
+        if len(key) > sizes.KEY_BYTES_MAX:
+            return
+        self._write_key(key, sizes.clear_key_bytes(len(key)))
+        self._writes.clear(key)
+
+    def clear_range(self, begin: bytes, end: bytes) -> None:
+        """Remove every key of [begin, end).
+
+        Raises:
+            InvertedRange: the range begins after its end.
+        """
+        self._check_open()
+        self._check_range(begin, end)
+        self._write_count += 1
+        self._size_bytes += sizes.clear_range_bytes(len(begin), len(end))
+        if begin < end:
+            self._write_ranges.append(KeyRange(begin, end))
+            self._writes.clear_range(begin, end)
+
+    def add(self, key: bytes, delta: int) -> None:
+        """Add `delta` (-2**63 to 2**63-1) to an 8-byte little-endian integer.
+
+        Raises:
+            UsageError: `delta` does not fit eight bytes.
+        """
+        try:
+            operand = _INT64.pack(delta)
+        except struct.error:
+            raise UsageError(f"a delta must fit eight bytes delta={delta}", code=INVALID_OPERATION_CODE) from None
+        self._atomic(Op.ADD, key, operand)
+
+    def byte_max(self, key: bytes, value: bytes) -> None:
+        """Store the greater of the present value and `value` in byte order."""
+        self._atomic(Op.BYTE_MAX, key, value)
+
+    def set_versionstamped_key(self, key: bytes, offset: int, value: bytes) -> None:
+        """Write a pair whose key receives the commit's stamp at `offset`; where it may come to lie is unreadable."""
+        self._check_pair(key, value, key_extra=sizes.OFFSET_BYTES)
+        self._check_offset(key, offset)
+        self._write_count += 1
+        self._size_bytes += sizes.stamped_key_bytes(len(key), len(value))
+        self._stamp_reaches.append(self._writes.stamp_key(key, offset, value, self._read_version or 0))
+
+    def set_versionstamped_value(self, key: bytes, value: bytes, offset: int) -> None:
+        """Write a pair whose value receives the commit's stamp at `offset`; the key becomes unreadable."""
+        self._check_pair(key, value, value_extra=sizes.OFFSET_BYTES)
+        self._check_offset(value, offset)
+        self._write_key(key, sizes.atomic_bytes(len(key), len(value) + sizes.OFFSET_BYTES))
+        self._writes.stamp_value(key, value, offset)
+
+    def _atomic(self, op: Op, key: bytes, operand: bytes) -> None:
+        self._check_pair(key, operand)
+        self._write_key(key, sizes.atomic_bytes(len(key), len(operand)))
+        self._writes.atomic(op, key, operand)
+
+    def _write_key(self, key: bytes, cost: int) -> None:
+        self._write_count += 1
+        self._write_keys.add(key)
+        self._size_bytes += cost
+
+    # -- checks --------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._state is not _State.OPEN:
+            raise TransactionCancelled() if self._state is _State.CANCELLED else UsedDuringCommit()
+        if self._refused is not None:
+            raise self._refused
+
+    def _check_key(self, key: bytes, too_large: type[StoreError], extra: int = 0) -> None:
+        if key >= sizes.SYSTEM_KEYS_BEGIN:
+            raise self._refuse(KeyOutsideLegalRange(f"a key lies in the system's own range key={key[:64]!r}"))
+        if len(key) + extra > sizes.KEY_BYTES_MAX:
+            raise self._refuse(
+                too_large(
+                    f"a key exceeds the limit bytes={len(key)} limit={sizes.KEY_BYTES_MAX - extra} key={key[:64]!r}..."
+                )
+            )
+
+    def _check_pair(self, key: bytes, value: bytes, *, key_extra: int = 0, value_extra: int = 0) -> None:
+        self._check_open()
+        self._check_key(key, KeyTooLarge, key_extra)
+        if len(value) + value_extra > sizes.VALUE_BYTES_MAX:
+            limit = sizes.VALUE_BYTES_MAX - value_extra
+            raise self._refuse(
+                ValueTooLarge(f"a value exceeds the limit bytes={len(value)} limit={limit} key={key[:64]!r}")
+            )
+
+    def _check_range(self, begin: bytes, end: bytes) -> None:
+        if begin > end:
+            raise self._refuse(InvertedRange())
+        if end > sizes.SYSTEM_KEYS_BEGIN:
+            raise self._refuse(KeyOutsideLegalRange(f"a range ends in the system's own range end={end[:64]!r}"))
+
+    def _check_offset(self, template: bytes, offset: int) -> None:
+        if offset < 0 or offset + STAMP_BYTES > len(template):
+            raise self._refuse(
+                UsageError(
+                    f"a stamp does not fit its place offset={offset} bytes={len(template)}", code=INVALID_OPERATION_CODE
+                )
+            )
+
+    def _refuse(self, error: StoreError) -> StoreError:
+        """Remember the refusal, so that an attempt whose write was refused can never commit without it."""
+        self._refused = error
+        return error
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Commit; when this returns the writes are durable and visible to every later read version.
+
+        Raises:
+            StoreError: as `keyspace.store.api.Transaction.commit` says. Cancelled while waiting, it may commit or not.
+        """
+        self._check_open()
+        self._state = _State.COMMITTING
+        try:
+            await self._commit()
+        except StoreError as error:
+            self._end(_State.FAILED, error)
+            raise
+        except BaseException:
+            self._end(
+                _State.FAILED, OutcomeUnknownError("the commit was cancelled and may have landed", code=CANCELLED_CODE)
+            )
+            raise
+        self._end(_State.COMMITTED, None)
+
+    async def _commit(self) -> None:
+        if not (self._writes or self._write_keys or self._write_ranges):
+            self._expect_watched()
+            return
+        if self._size_bytes > sizes.TRANSACTION_BYTES_MAX:
+            raise TransactionTooLarge(
+                f"the transaction exceeds the byte limit bytes={self._size_bytes} limit={sizes.TRANSACTION_BYTES_MAX}"
+            )
+        if self._is_too_old() and (self._read_keys or self._read_ranges):
+            raise TransactionTooOld()
+        self._expect_watched()
+        request = CommitRequest(
+            mutations=self._writes.mutations(),
+            read_version=self._read_version,
+            read_keys=list(self._read_keys),
+            read_ranges=self._read_ranges,
+            write_keys=self._write_keys,
+            write_ranges=self._write_ranges,
+        )
+        self.release_snapshot()
+        await self._store.committer.commit(request)
+        self._request = request
+
+    def _expect_watched(self) -> None:
+        """Work out what this transaction leaves in each watched key."""
+        for watch in self._watches:
+            is_own, state = self._writes.state(watch.key)
+            if self._writes.is_unreadable(watch.key):
+                watch.expected = UNKNOWN
+            elif isinstance(state, Pending):
+                stored = watch.expected
+                assert stored is None or isinstance(stored, bytes)
+                watch.expected = state.resolve(stored)
+            elif is_own:
+                watch.expected = state
+
+    def committed_version(self) -> int:
+        """Return the commit version after a successful `commit`; -1 for a read-only transaction."""
+        return -1 if self._request is None else self._request.version
+
+    def get_versionstamp(self) -> Awaitable[bytes]:
+        """Return an awaitable for the commit's stamp; ask before `commit`, await after it."""
+        return _Stamp(self)
+
+    async def wait_for_stamp(self) -> bytes:
+        """Return the stamp once the attempt has ended.
+
+        Raises:
+            StoreError: it did not commit, or wrote nothing.
+        """
+        while self._state in (_State.OPEN, _State.COMMITTING):
+            if self._ended is None:
+                self._ended = asyncio.Event()
+            await self._ended.wait()
+        if self._request is not None:
+            return self._request.stamp
+        if self._state is _State.COMMITTED:
+            raise UsageError("a transaction that wrote nothing has no stamp", code=NO_VERSION_CODE)
+        raise self._refused or TransactionCancelled()
+
+    def cancel(self) -> None:
+        """End the attempt without committing; does nothing to one that has ended or is committing."""
+        if self._state is _State.OPEN:
+            self._end(_State.CANCELLED, TransactionCancelled())
+
+    def approximate_size(self) -> Awaitable[int]:
+        """Return the size in bytes as FoundationDB accounts it."""
+        return Ready(self._size_bytes)
+
+    def counts(self) -> TransactionCounts:
+        """Return what the attempt has asked of the store so far."""
+        return TransactionCounts(self._read_count, self._write_count, self._size_bytes)
+
+    def release_snapshot(self) -> None:
+        """Close the snapshot; later reads find the transaction too old."""
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+            self._store.forget_snapshot(self)
+
+    def _end(self, state: _State, error: StoreError | None) -> None:
+        self.release_snapshot()
+        self._state = state
+        if error is None:
+            self._store.watches.arm(self._watches)
+        else:
+            self._refused = error
+            for watch in self._watches:
+                watch.end(error)
+        if self._ended is not None:
+            self._ended.set()
