@@ -1,1 +1,52 @@
-"""Durable workflows in ordinary Python functions."""
+"""Durable workflows in ordinary Python functions.
+
+app = App("orders")
+
+@app.function(on="order.placed")
+async def fulfil(ctx: Context, order: Order) -> Receipt:
+    stock = await ctx.step.run("reserve", reserve, order)
+    return await ctx.step.run("ship", ship, order, stock)
+"""
+
+from ryusen.app import App, Function
+from ryusen.client import AsyncClient, Client
+from ryusen.context import Attempt, Context, Step, current_attempt
+from ryusen.errors import (
+    ApiError,
+    ConfigurationError,
+    DeclarationRefused,
+    DuplicateStepId,
+    InvalidValue,
+    NonRetryable,
+    NotInAttempt,
+    RetryAfter,
+    RyusenError,
+    StepFailed,
+    Unreachable,
+)
+from ryusen.retry import Retry
+from ryusen.serving import serve
+
+__all__ = [
+    "ApiError",
+    "App",
+    "AsyncClient",
+    "Attempt",
+    "Client",
+    "ConfigurationError",
+    "Context",
+    "DeclarationRefused",
+    "DuplicateStepId",
+    "Function",
+    "InvalidValue",
+    "NonRetryable",
+    "NotInAttempt",
+    "Retry",
+    "RetryAfter",
+    "RyusenError",
+    "Step",
+    "StepFailed",
+    "Unreachable",
+    "current_attempt",
+    "serve",
+]

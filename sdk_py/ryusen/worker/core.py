@@ -360,6 +360,8 @@ class WorkerCore:
 
     def next_due_ms(self) -> float | None:
         """Return the instant of the next `tick` that will do something, or None."""
+        if self._has_exited:
+            return None
         dues = [due for due in map(self._work_due_ms, self._works.values()) if due is not None]
         dues += [since_ms + OVERRUN_WARN_MS for label, since_ms in self._overruns.values() if label]
         if self._link is Link.GREETING:

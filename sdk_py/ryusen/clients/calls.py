@@ -1,0 +1,184 @@
+"""Every call of the API as a `Call`, checked before it is sent, and the answers' types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from ryusen.app import App
+from ryusen.clients.exchange import Call, path_of
+from ryusen.errors import ApiError, ConfigurationError
+from ryusen.protocol.manifest import Manifest, encode_manifest, validate_manifest
+from ryusen.protocol.names import name_fault
+from ryusen.typed import encode_typed
+
+__all__ = ["Calls", "EventReceipt", "Page", "read_generation", "read_page", "read_receipt"]
+
+S = TypeVar("S")
+
+KEY_CHARS_MAX = 200
+"""Characters of an idempotency key."""
+
+
+class EventReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What the service answered to a submitted event.
+
+    Attributes:
+        event: the event's id.
+        routing_generation: the routing generation it was accepted under.
+        expansion: how far it has become runs; its `state` is among the members.
+        replayed: whether the same submission had been accepted before.
+        accepted_at_ms: when it was accepted, Unix epoch milliseconds.
+        claim_expires_at_ms: until when the idempotency key is remembered.
+    """
+
+    event: str
+    routing_generation: int | None = None
+    expansion: dict[str, Any] = {}
+    replayed: bool = False
+    accepted_at_ms: int | None = None
+    claim_expires_at_ms: int | None = None
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a list; pass `next_cursor` to get the next one, until it is None."""
+
+    items: list[dict[str, Any]]
+    next_cursor: str | None = None
+
+
+class Calls:
+    """The calls of one workspace."""
+
+    def __init__(self, workspace: str) -> None:
+        """Bind the workspace's name."""
+        _require(name_fault(workspace), "workspace")
+        self._root = ("workspaces", workspace)
+
+    def _get(self, *parts: str, **query: object) -> Call:
+        return Call("GET", path_of(*self._root, *parts), query, is_safe=True)
+
+    def submit(
+        self,
+        name: str,
+        payload: object,
+        idempotency_key: str | None,
+        correlation: Mapping[str, str] | None,
+        timestamp_ms: int | None,
+    ) -> Call:
+        """Return the call that submits an event; its payload is encoded once and travels as these bytes."""
+        _require(name_fault(name), "event name")
+        body: dict[str, Any] = {"name": name, "payload": msgspec.Raw(encode_typed(payload, _annotation_of(payload)))}
+        if correlation:
+            body["correlation"] = dict(correlation)
+        if timestamp_ms is not None:
+            body["timestamp_ms"] = timestamp_ms
+        headers: dict[str, str] = {}
+        if idempotency_key is not None:
+            fine = (
+                1 <= len(idempotency_key) <= KEY_CHARS_MAX
+                and idempotency_key.isascii()
+                and idempotency_key.isprintable()
+            )
+            _require(None if fine else f"must be 1 to {KEY_CHARS_MAX} printable ASCII characters", "idempotency key")
+            headers["Idempotency-Key"] = idempotency_key
+        is_safe = idempotency_key is not None
+        return Call("POST", path_of(*self._root, "events"), body=_encode(body), headers=headers, is_safe=is_safe)
+
+    def event(self, event: str) -> Call:
+        """Return the call that reads one event."""
+        return self._get("events", event)
+
+    def events(self, limit: int | None, cursor: str | None) -> Call:
+        """Return the call that lists events."""
+        return self._get("events", limit=limit, cursor=cursor)
+
+    def run(self, run: str) -> Call:
+        """Return the call that reads one run."""
+        return self._get("runs", run)
+
+    def runs(
+        self, status: str | None, function: str | None, application: str | None, limit: int | None, cursor: str | None
+    ) -> Call:
+        """Return the call that lists runs."""
+        return self._get("runs", status=status, function=function, application=application, limit=limit, cursor=cursor)
+
+    def steps(self, run: str) -> Call:
+        """Return the call that lists a run's steps."""
+        return self._get("runs", run, "steps")
+
+    def history(self, run: str, after: int, limit: int | None) -> Call:
+        """Return the call that reads a page of a run's history."""
+        return self._get("runs", run, "history", after=after, limit=limit)
+
+    def follow(self, run: str, after: int) -> Call:
+        """Return the call that streams a run's history."""
+        path = path_of(*self._root, "runs", run, "history", "stream")
+        return Call("GET", path, {"after": after}, headers={"Accept": "text/event-stream"}, is_safe=True)
+
+    def publish(self, manifest: App | Manifest) -> Call:
+        """Return the call that publishes a manifest as a new generation."""
+        made = manifest.manifest() if isinstance(manifest, App) else manifest
+        validate_manifest(made)
+        path = path_of(*self._root, "applications", made.application, "manifests")
+        return Call("POST", path, body=encode_manifest(made))
+
+    def manifest(self, application: str, generation: int | None) -> Call:
+        """Return the call that reads a manifest generation, or lists them."""
+        parts = () if generation is None else (str(generation),)
+        return self._get("applications", application, "manifests", *parts)
+
+    def activate(self, applications: Mapping[str, int]) -> Call:
+        """Return the call that makes manifest generations the ones new events are routed by."""
+        return Call("POST", path_of(*self._root, "routing"), body=_encode({"applications": dict(applications)}))
+
+    def routing(self) -> Call:
+        """Return the call that reads the active routing generation."""
+        return self._get("routing")
+
+
+def read_receipt(body: Any) -> EventReceipt:
+    """Return the receipt in an answer."""
+    return _shaped(body, EventReceipt)
+
+
+def read_page(body: Any) -> Page:
+    """Return the page in an answer."""
+    return _shaped(body, Page)
+
+
+def read_generation(body: Any) -> int:
+    """Return the generation in an answer."""
+    return _shaped(body, _Generation).generation
+
+
+class _Generation(msgspec.Struct, frozen=True):
+    generation: int
+
+
+def _shaped(body: Any, kind: type[S]) -> S:
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as exc:
+        raise ApiError("unreadable_answer", 200, f"the answer has another shape than expected: {exc}") from None
+
+
+def _encode(body: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, UnicodeEncodeError) as exc:
+        raise ConfigurationError("the request cannot be written as JSON", reason=str(exc)) from None
+
+
+def _annotation_of(payload: object) -> Any:
+    # A payload has no annotation; its own type says how to spell it, and only the service's reader decodes it.
+    kind = type(payload)
+    is_plain = payload is None or kind in (bool, int, float, str, bytes, list, tuple, dict)
+    return Any if is_plain else kind
+
+
+def _require(fault: str | None, what: str) -> None:
+    if fault is not None:
+        raise ConfigurationError(f"the {what} {fault}")
