@@ -26,6 +26,7 @@ __all__ = [
     "NativeAnswer",
     "NativeClient",
     "NativeRange",
+    "NativeRefusal",
     "as_bytes",
     "as_nothing",
     "as_number",
@@ -100,6 +101,17 @@ class NativeAnswer(Generic[T]):
             return self._decode(future)
         except self._client.error_class as error:
             raise self._client.failure(error, self._native) from error
+
+
+class NativeRefusal:
+    """A read that is not issued at all; awaiting it says why."""
+
+    def __init__(self, error: StoreError) -> None:
+        self._error = error
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        raise self._error
+        yield
 
 
 class NativeRange:

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scripted_store import until
 
 from keyspace.store.errors import (
     BatchThrottled,
@@ -24,6 +23,7 @@ from keyspace.store.errors import (
 )
 from keyspace.store.fdb_bridge import FutureBridge
 from keyspace.store.fdb_native import NativeAnswer, NativeClient, as_number
+from tests.unit.store.scripted_store import until
 
 
 class ClientError(Exception):
