@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import cast
 
 from keyspace.clock import VirtualClock
@@ -57,12 +56,3 @@ class ScriptedStore:
 
     def as_store(self) -> Store:
         return cast(Store, self)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop run until `condition` holds; fail after so many passes that it never will."""
-    for _ in range(1_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("the condition never came to hold")

@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 import pytest
+from waiting import advance_while, until
 
 from keyspace.clock import VirtualClock
 from keyspace.store.api import Transaction
@@ -27,7 +28,6 @@ from keyspace.store.fault_plan import CommitFault, FaultPlan, FaultRates, ReadFa
 from keyspace.store.memory_engine import MemoryEngine
 from keyspace.store.meter import Meter
 from keyspace.store.runner import Runner
-from tests.unit.store.scripted_store import until
 
 REFUSALS: list[tuple[CommitFault, type[RetryableError]]] = [
     (CommitFault.NOT_COMMITTED, NotCommitted),
@@ -56,17 +56,6 @@ class Bench:
         value = await reader.get(key)
         reader.cancel()
         return value
-
-
-async def advance_while(clock: VirtualClock, waiting: Awaitable[object]) -> object:
-    """Let time pass, sleeper by sleeper, until `waiting` has its answer."""
-    task = asyncio.ensure_future(waiting)
-    while not task.done():
-        await asyncio.sleep(0)
-        wake_ms = clock.next_wake_ms()
-        if wake_ms is not None:
-            clock.advance(wake_ms)
-    return await task
 
 
 def write(key: bytes, value: bytes) -> Callable[[Transaction, int], Awaitable[int]]:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import until
 
 from keyspace.store.errors import (
     BatchThrottled,
@@ -23,7 +24,6 @@ from keyspace.store.errors import (
 )
 from keyspace.store.fdb_bridge import FutureBridge
 from keyspace.store.fdb_native import NativeAnswer, NativeClient, as_number
-from tests.unit.store.scripted_store import until
 
 
 class ClientError(Exception):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from scripted_store import ScriptedStore
 
 from keyspace.clock import VirtualClock
 from keyspace.store.api import Transaction
 from keyspace.store.errors import NotCommitted, error_for_code
 from keyspace.store.meter import LATENCY_BOUNDS_MS, NAMES_MAX, OTHER_TRANSITION, Histogram, Meter
 from keyspace.store.runner import Runner
-from tests.unit.store.scripted_store import ScriptedStore
 
 
 async def test_a_run_is_counted_by_attempt_and_by_outcome() -> None:

@@ -6,6 +6,8 @@ import asyncio
 import gc
 
 import pytest
+from scripted_store import ScriptedStore, Step
+from waiting import until
 
 from keyspace.clock import VirtualClock
 from keyspace.store.api import Transaction
@@ -22,7 +24,6 @@ from keyspace.store.errors import (
 )
 from keyspace.store.meter import Meter
 from keyspace.store.runner import RetriesExhausted, RetryPolicy, Runner, current_run
-from tests.unit.store.scripted_store import ScriptedStore, Step, until
 
 RETRIED = {1007: False, 1009: False, 1020: False, 1021: True, 1037: False, 1039: True, 1051: False, 1213: False}
 """Code, and whether the attempt may have committed."""
