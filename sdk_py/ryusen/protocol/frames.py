@@ -16,7 +16,7 @@ that any dispatcher, also one that never saw the assignment, can settle it.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
@@ -67,6 +67,14 @@ FRAME_BYTES_MAX = 16 * 1024 * 1024
 """The largest frame either side accepts: the replay budget of a run, its input and the frame around them."""
 
 
+if TYPE_CHECKING:
+    OptionalRaw: TypeAlias = msgspec.Raw | None
+else:
+    # The decoder takes raw text only for a member declared as nothing but raw; one that is absent stays None all the same,
+    # and a JSON null arrives as the text `null`, which is a value.
+    OptionalRaw = msgspec.Raw
+
+
 class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
 
@@ -93,7 +101,7 @@ class Failure(_Part, frozen=True, kw_only=True, omit_defaults=True):
 
     category: str
     message: str
-    details: msgspec.Raw | None = None
+    details: OptionalRaw = None
     attempts: int = 0
 
 
@@ -122,7 +130,7 @@ class StepMemo(_Part, frozen=True, kw_only=True, omit_defaults=True):
     """A settled step as every later pass sees it: its accepted value, or its terminal failure."""
 
     id: str
-    value: msgspec.Raw | None = None
+    value: OptionalRaw = None
     failure: Failure | None = None
 
 
@@ -226,7 +234,7 @@ class Answer(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="answer"
 
 
 class Renew(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="renew"):
-    """Keep these leases: request ids, at most 64."""
+    """Keep these leases: request ids, at most 64. None of them makes it a heartbeat; `renewed` answers that too."""
 
     requests: list[str]
 
@@ -282,7 +290,7 @@ class Assign(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="assign"
     event_name: str
     delivery: int = 1
     timeout_ms: int | None = None
-    result: msgspec.Raw | None = None
+    result: OptionalRaw = None
 
 
 class Start(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="start"):
