@@ -1,0 +1,87 @@
+"""What every result of an authorized effect goes through first: is it still wanted, and was it seen before."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from keyspace.lifecycle import AttemptState, Phase
+from keyspace.limits import FAILURE_CATEGORY_CHARS_MAX, FAILURE_DETAILS_BYTES_MAX, FAILURE_MESSAGE_BYTES_MAX
+from keyspace.queue import items
+from keyspace.records.run import AttemptRecord, FailureRecord, RunRecord, StepRecord
+from keyspace.records.work import ItemRecord
+from keyspace.transitions.work import Loaded, Replayed, Stale, Work
+from keyspace.tx import Tx, digest_of
+
+__all__ = [
+    "INVALID_RESULT",
+    "Settling",
+    "bounded_failure",
+    "consume_attempt_item",
+    "decide_result",
+    "failure_digest",
+    "value_digest",
+]
+
+INVALID_RESULT = "sdk.invalid_result"
+
+
+class Settling(NamedTuple):
+    """The records an accepted result goes on with; the item is gone when the attempt was Unknown."""
+
+    run: RunRecord
+    step: StepRecord
+    attempt: AttemptRecord
+    item: ItemRecord | None
+
+
+def value_digest(value: bytes) -> str:
+    """Return the digest of a success."""
+    return digest_of("ryusen.value", value)
+
+
+def failure_digest(failure: FailureRecord) -> str:
+    """Return the digest of a failure."""
+    return digest_of("ryusen.failure", failure.category, failure.message, failure.details or "")
+
+
+def bounded_failure(failure: FailureRecord) -> FailureRecord:
+    """Return the failure, or one that says which of its parts is over its limit; nothing is cut short."""
+    parts = (
+        ("category", len(failure.category), FAILURE_CATEGORY_CHARS_MAX),
+        ("message", len(failure.message.encode()), FAILURE_MESSAGE_BYTES_MAX),
+        ("details", len((failure.details or "").encode()), FAILURE_DETAILS_BYTES_MAX),
+    )
+    for field, size, limit in parts:
+        if size > limit:
+            return FailureRecord(
+                category=INVALID_RESULT, message=f"The failure's {field} has {size} bytes; the limit is {limit}."
+            )
+    return failure
+
+
+def decide_result(loaded: Loaded, work: Work, digest: str) -> Settling | Replayed | Stale:
+    """Decide whether a result may settle its attempt (RFD 2, "Result acceptance requires").
+
+    The settlement token stands until the attempt settles, also after its lease expired and while it is Unknown; so the
+    outcome does not depend on whether a sweeper has run.
+    """
+    run, step, attempt, item = loaded
+    if run is None or step is None or attempt is None:
+        return Stale("attempt_not_found")
+    if attempt.token != work.token:
+        return Stale("lease_lost")
+    if attempt.state in (AttemptState.SUCCEEDED, AttemptState.FAILED):
+        return Replayed() if attempt.result_digest == digest else Stale("attempt_settled")
+    if attempt.state not in (AttemptState.AUTHORIZED, AttemptState.UNKNOWN):
+        return Stale("attempt_not_authorized")
+    if step.generation != attempt.generation:
+        return Stale("generation_superseded")
+    if run.phase is not Phase.RUNNING:
+        return Stale("run_not_running")
+    return Settling(run, step, attempt, item if attempt.state is AttemptState.AUTHORIZED else None)
+
+
+def consume_attempt_item(tx: Tx, workspace: str, settling: Settling) -> None:
+    """Remove the work item of an authorized attempt; an Unknown one has none left."""
+    if settling.item is not None:
+        items.consume(tx, workspace, settling.item)

@@ -1,0 +1,137 @@
+"""Accept a worker's success: the step's one result, and the discovery work that goes on from it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from keyspace import history
+from keyspace.history import HistoryKind
+from keyspace.layout import COMPLETION, STEP, STEP_VALUE
+from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
+from keyspace.lifecycle import RUN as RUN_TABLE
+from keyspace.lifecycle import STEP as STEP_TABLE
+from keyspace.lifecycle import AttemptEvent, RunEvent, StepEvent, advance
+from keyspace.limits import REPLAY_BYTES_MAX, REPLAY_STEP_BYTES
+from keyspace.records.run import FailureRecord, RunRecord
+from keyspace.transitions.accept_failure import settle_failure
+from keyspace.transitions.accept_result import (
+    INVALID_RESULT,
+    Settling,
+    consume_attempt_item,
+    decide_result,
+    value_digest,
+)
+from keyspace.transitions.stale_result import keep_stale_result
+from keyspace.transitions.work import (
+    Accepted,
+    Stale,
+    Verdict,
+    Work,
+    attempt_key,
+    direction_of,
+    discovery_item,
+    engine_now_ms,
+    load_work,
+    release_settlement_token,
+    save_run,
+)
+from keyspace.tx import Tx
+
+__all__ = ["accept_success", "unrecordable"]
+
+
+def unrecordable(run: RunRecord, step_id: str, value_bytes: int, value_bytes_max: int) -> FailureRecord | None:
+    """Return the failure that a success settles as when no record can carry its value, or None when one can."""
+    if value_bytes > value_bytes_max:
+        return FailureRecord(
+            category=INVALID_RESULT, message=f"The result has {value_bytes} bytes; the limit is {value_bytes_max}."
+        )
+    replay_bytes = run.replay_bytes + value_bytes + len(step_id.encode()) + REPLAY_STEP_BYTES
+    if replay_bytes > REPLAY_BYTES_MAX:
+        return FailureRecord(
+            category=INVALID_RESULT,
+            message=f"The run's replay would have {replay_bytes} bytes; the limit is {REPLAY_BYTES_MAX}.",
+        )
+    return None
+
+
+async def accept_success(tx: Tx, workspace: str, work: Work, value: bytes, *, value_bytes_max: int) -> Verdict:
+    """Settle an attempt and its step with a value (RFD 2, "A successful result is immutable for the logical step ID").
+
+    Args:
+        tx: the open transaction.
+        workspace: whose run it is.
+        work: the delivery that reports.
+        value: the portable encoding of the callback's value.
+        value_bytes_max: the largest value a record takes; a larger one settles as `sdk.invalid_result`.
+
+    Reads: run, step, attempt, item.  Writes: value, step, attempt, completion, discovery item, run, history; the item and
+        the settlement token go.
+    Conflicts: only with this run's other transitions.  Budget: the value plus 8 kB.
+    Idempotent: the attempt's settlement is its receipt.
+    """
+    loaded = await load_work(tx, workspace, work)
+    digest = value_digest(value)
+    outcome = decide_result(loaded, work, digest)
+    if isinstance(outcome, Stale):
+        await keep_stale_result(
+            tx, workspace, work, loaded.attempt, outcome="success", digest=digest, value_bytes=len(value), failure=None
+        )
+        return outcome
+    if not isinstance(outcome, Settling):
+        return outcome
+    failure = unrecordable(outcome.run, outcome.step.step_id, len(value), value_bytes_max)
+    if failure is not None:
+        return settle_failure(tx, workspace, work, outcome, failure, digest, retry_after_ms=None, is_retryable=False)
+    _settle_success(tx, workspace, work, outcome, value, digest)
+    return Accepted()
+
+
+def _settle_success(tx: Tx, workspace: str, work: Work, settling: Settling, value: bytes, digest: str) -> None:
+    run, step, attempt, _ = settling
+    now_ms = engine_now_ms(tx, run)
+    completion = run.completion_count + 1
+    tx.put_blob(STEP_VALUE, workspace, run.run_id, step.step_id, value=value)
+    tx.put(
+        STEP.at(workspace, run.run_id, step.step_id),
+        msgspec.structs.replace(
+            step,
+            state=advance(STEP_TABLE, step.state, StepEvent.SUCCEEDED),
+            settled_at_ms=now_ms,
+            completion=completion,
+            value_bytes=len(value),
+        ),
+    )
+    tx.put(
+        attempt_key(workspace, work),
+        msgspec.structs.replace(
+            attempt,
+            state=advance(ATTEMPT_TABLE, attempt.state, AttemptEvent.SUCCEEDED),
+            settled_at_ms=now_ms,
+            result_digest=digest,
+        ),
+    )
+    tx.put(COMPLETION.at(workspace, run.run_id, completion), step.step_id)
+    consume_attempt_item(tx, workspace, settling)
+    after = release_settlement_token(tx, workspace, run, attempt, direction_of(work.kind))
+    item = discovery_item(tx, workspace, after, now_ms)
+    entry = {
+        "step": step.step_id,
+        "attempt": attempt.ordinal,
+        "generation": attempt.generation,
+        "completion": completion,
+        "bytes": len(value),
+        "instance": attempt.instance,
+        "release": attempt.release,
+    }
+    after = history.append(tx, workspace, after, now_ms, (HistoryKind.STEP_COMPLETED, entry))
+    after = msgspec.structs.replace(
+        after,
+        phase=advance(RUN_TABLE, run.phase, RunEvent.PROGRESSED),
+        item_id=item.item_id,
+        step_id=None,
+        completion_count=completion,
+        replay_bytes=run.replay_bytes + len(value) + len(step.step_id.encode()) + REPLAY_STEP_BYTES,
+        updated_at_ms=now_ms,
+    )
+    save_run(tx, workspace, run, after)

@@ -1,0 +1,56 @@
+"""Complete a run: the function returned."""
+
+from __future__ import annotations
+
+import msgspec
+
+from keyspace import history
+from keyspace.history import HistoryKind
+from keyspace.layout import OUTPUT
+from keyspace.lifecycle import RUN as RUN_TABLE
+from keyspace.lifecycle import Execution, Recovery, RunEvent, advance
+from keyspace.records.run import FailureRecord
+from keyspace.transitions.accept_result import INVALID_RESULT
+from keyspace.transitions.fail_run import settle_function_failure
+from keyspace.transitions.pass_receipt import Pass, answer_digest, decide_pass, settle_pass
+from keyspace.transitions.work import Accepted, Verdict, Work, engine_now_ms, load_pass
+from keyspace.tx import Tx
+
+__all__ = ["complete_run"]
+
+
+async def complete_run(tx: Tx, workspace: str, work: Work, output: bytes, *, value_bytes_max: int) -> Verdict:
+    """Terminalize the run as Completed with NotRequired(ExecutionSucceeded) and its output.
+
+    A return value over the limit fails the function as `sdk.invalid_result` instead (FILLED-IN 11, "Replay budget").
+
+    Reads: run, item.  Writes: output, run, status index, history; the discovery item goes.
+    Conflicts: only with this run's other transitions.  Budget: the output plus 4 kB.
+    Idempotent: the run's receipt of the pass.
+    """
+    run, item = await load_pass(tx, workspace, work)
+    digest = answer_digest("complete", output)
+    outcome = decide_pass(run, item, work, digest)
+    if not isinstance(outcome, Pass):
+        return outcome
+    if len(output) > value_bytes_max:
+        message = f"The function's return value has {len(output)} bytes; the limit is {value_bytes_max}."
+        failure = FailureRecord(category=INVALID_RESULT, message=message)
+        return await settle_function_failure(tx, workspace, outcome, failure, digest)
+    run, item = outcome
+    now_ms = engine_now_ms(tx, run)
+    tx.put_blob(OUTPUT, workspace, run.run_id, value=output)
+    entry = {"bytes": len(output), "instance": item.instance, "steps": run.step_count}
+    after = history.append(tx, workspace, run, now_ms, (HistoryKind.RUN_COMPLETED, entry))
+    after = msgspec.structs.replace(
+        after,
+        phase=advance(RUN_TABLE, run.phase, RunEvent.COMPLETED),
+        execution=Execution.COMPLETED,
+        recovery=Recovery.EXECUTION_SUCCEEDED,
+        output_bytes=len(output),
+        terminal_at_ms=now_ms,
+        item_id=None,
+        step_id=None,
+    )
+    settle_pass(tx, workspace, run, after, item, digest, now_ms)
+    return Accepted()

@@ -1,0 +1,55 @@
+"""Fail a run: a failure reached the function's entry (RFD 1, "A failure is handled when user code consumes")."""
+
+from __future__ import annotations
+
+import msgspec
+
+from keyspace import history
+from keyspace.history import HistoryKind
+from keyspace.lifecycle import Execution, RunEvent
+from keyspace.records.run import FailureRecord
+from keyspace.transitions.accept_result import bounded_failure, failure_digest
+from keyspace.transitions.begin_unwind import begin_unwind
+from keyspace.transitions.pass_receipt import Pass, answer_digest, decide_pass, settle_pass
+from keyspace.transitions.work import Accepted, Verdict, Work, engine_now_ms, load_pass
+from keyspace.tx import Tx
+
+__all__ = ["fail_run", "settle_function_failure"]
+
+
+async def fail_run(tx: Tx, workspace: str, work: Work, failure: FailureRecord) -> Verdict:
+    """Mark the run Failed and begin its unwind, or terminalize an empty one, in one transaction.
+
+    Reads: run, item; for a nonempty unwind the last completion and its step.  Writes: run, status index, history, and the
+        first compensation attempt with its item; the discovery item goes.
+    Conflicts: only with this run's other transitions.  Budget: under 24 kB.
+    Idempotent: the run's receipt of the pass.
+    """
+    run, item = await load_pass(tx, workspace, work)
+    digest = answer_digest("fail", failure_digest(failure).encode())
+    outcome = decide_pass(run, item, work, digest)
+    if not isinstance(outcome, Pass):
+        return outcome
+    return await settle_function_failure(tx, workspace, outcome, bounded_failure(failure), digest)
+
+
+async def settle_function_failure(
+    tx: Tx, workspace: str, accepted: Pass, failure: FailureRecord, digest: str
+) -> Verdict:
+    """Write an accepted function failure; shared with return values that no record can carry."""
+    run, item = accepted
+    now_ms = engine_now_ms(tx, run)
+    entry = {"failure": history.failure_data(failure), "instance": item.instance, "steps": run.step_count}
+    after = history.append(tx, workspace, run, now_ms, (HistoryKind.RUN_FAILED, entry))
+    after = msgspec.structs.replace(after, failure=failure)
+    after = await begin_unwind(
+        tx,
+        workspace,
+        after,
+        Execution.FAILED,
+        now_ms,
+        empty=RunEvent.FAILED_EMPTY,
+        unwinding=RunEvent.FAILED_UNWINDING,
+    )
+    settle_pass(tx, workspace, run, after, item, digest, now_ms)
+    return Accepted()

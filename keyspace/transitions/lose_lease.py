@@ -1,0 +1,128 @@
+"""Recover a lease whose holder is gone, by the class recorded on its item.
+
+Not yet authorized: eligible again, later each time it is lost in a row. Authorized and repeatable (Discovery): redelivered, with a growing delay. Authorized and
+effectful: Unknown, until a valid late result or an operator settles it; it is never dispatched again on its own.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+import msgspec
+
+from keyspace import history
+from keyspace.history import HistoryKind
+from keyspace.layout import ATTEMPT, ITEM, RUN, STEP, UNRESOLVED
+from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
+from keyspace.lifecycle import STEP as STEP_TABLE
+from keyspace.lifecycle import AttemptEvent, ItemEvent, ItemState, StepEvent, advance
+from keyspace.queue import items
+from keyspace.records.run import RunRecord
+from keyspace.records.work import ItemRecord
+from keyspace.transitions.work import direction_of, engine_now_ms, save_run
+from keyspace.tx import Tx
+
+__all__ = ["Loss", "decide", "lose_lease"]
+
+
+class Loss(Enum):
+    """What a lost lease comes to."""
+
+    NOT_LOST = auto()
+    RETURNED = auto()
+    REDELIVERED = auto()
+    UNKNOWN = auto()
+
+
+def decide(item: ItemRecord | None, token: str | None, now_ms: int, *, is_session_lost: bool) -> Loss:
+    """Decide what the loss of `item`'s lease comes to (RFD 2, "Lease expiry before start authorization").
+
+    A lost session ends the lease of what was not authorized, or is repeatable, at once; an authorized effect keeps its lease
+    until it expires, because its worker may come back and go on.
+    """
+    if item is None or item.state is ItemState.READY or (token is not None and item.token != token):
+        return Loss.NOT_LOST
+    is_expired = item.expires_at_ms is not None and now_ms >= item.expires_at_ms
+    if item.state is ItemState.LEASED:
+        return Loss.RETURNED if is_expired or is_session_lost else Loss.NOT_LOST
+    if item.repeatable:
+        return Loss.REDELIVERED if is_expired or is_session_lost else Loss.NOT_LOST
+    return Loss.UNKNOWN if is_expired else Loss.NOT_LOST
+
+
+async def lose_lease(
+    tx: Tx, workspace: str, item_id: str, *, token: str | None = None, is_session_lost: bool = False
+) -> Loss:
+    """Recover one lease if it is lost.
+
+    Args:
+        tx: the open transaction.
+        workspace: whose item it is.
+        item_id: the leased item.
+        token: recover only this lease; any when None.
+        is_session_lost: the holder's session is known to be gone.
+
+    Reads: the item; for authorized work its run, step and attempt.
+    Writes: the item back in its lane; or the attempt and step Unknown, the item gone, the unresolved entry; run and history.
+    Conflicts: only with this run's other transitions.  Budget: under 5 kB.
+    Idempotent: a lease that is no longer lost is left alone.
+    """
+    item = await tx.load(ITEM.at(workspace, item_id))
+    loss = decide(item, token, tx.now_ms, is_session_lost=is_session_lost)
+    if item is None or loss is Loss.NOT_LOST:
+        return loss
+    if loss is Loss.RETURNED:
+        delay_ms = items.loss_delay_ms(item.loss_count + 1)
+        items.return_to_queue(tx, workspace, item, ItemEvent.RETURNED, tx.now_ms + delay_ms, is_loss=True)
+        return loss
+    run = await tx.load(RUN.at(workspace, item.target))
+    if run is None or run.item_id != item.item_id:
+        items.consume(tx, workspace, item)
+    elif loss is Loss.REDELIVERED:
+        _redeliver(tx, workspace, run, item)
+    else:
+        await _become_unknown(tx, workspace, run, item)
+    return loss
+
+
+def _redeliver(tx: Tx, workspace: str, run: RunRecord, item: ItemRecord) -> None:
+    now_ms = engine_now_ms(tx, run)
+    delay_ms = items.loss_delay_ms(item.loss_count + 1)
+    returned = items.return_to_queue(tx, workspace, item, ItemEvent.REDELIVERED, tx.now_ms + delay_ms, is_loss=True)
+    entry = {
+        "delivery": item.delivery_count,
+        "losses": returned.loss_count,
+        "instance": item.instance,
+        "eligible_at_ms": returned.vesting_ms,
+    }
+    after = history.append(tx, workspace, run, now_ms, (HistoryKind.PASS_LOST, entry))
+    save_run(tx, workspace, run, msgspec.structs.replace(after, updated_at_ms=now_ms))
+
+
+async def _become_unknown(tx: Tx, workspace: str, run: RunRecord, item: ItemRecord) -> None:
+    assert item.step_id is not None
+    direction = direction_of(item.kind)
+    at = (run.run_id, direction, item.step_id, item.generation)
+    step_key, attempt_at = STEP.at(workspace, run.run_id, item.step_id), ATTEMPT.at(workspace, *at)
+    step, attempt = await tx.load(step_key, attempt_at)
+    assert step is not None and attempt is not None, "an authorized item without its attempt"
+    now_ms = engine_now_ms(tx, run)
+    tx.put(
+        attempt_at,
+        msgspec.structs.replace(
+            attempt, state=advance(ATTEMPT_TABLE, attempt.state, AttemptEvent.LOST), lost_at_ms=now_ms
+        ),
+    )
+    tx.put(step_key, msgspec.structs.replace(step, state=advance(STEP_TABLE, step.state, StepEvent.LOST)))
+    tx.put(UNRESOLVED.at(workspace, *at), None)
+    items.consume(tx, workspace, item)
+    entry = {
+        "step": step.step_id,
+        "attempt": attempt.ordinal,
+        "generation": attempt.generation,
+        "instance": attempt.instance,
+        "release": attempt.release,
+    }
+    after = history.append(tx, workspace, run, now_ms, (HistoryKind.ATTEMPT_UNKNOWN, entry))
+    after = msgspec.structs.replace(after, updated_at_ms=now_ms, item_id=None, unknown_count=run.unknown_count + 1)
+    save_run(tx, workspace, run, after)

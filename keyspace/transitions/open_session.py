@@ -1,0 +1,67 @@
+"""Open and close a worker session: who may start work on an instance, and what the instance has never started."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from keyspace.layout import INSTANCE, INSTANCE_WORK
+from keyspace.limits import INSTANCE_PAGE_ITEMS
+from keyspace.records.work import Direction, InstanceRecord
+from keyspace.store.api import KeyRange
+from keyspace.tx import Tx
+
+__all__ = ["RecordedStart", "close_session", "open_session", "recorded_starts"]
+
+
+class RecordedStart(NamedTuple):
+    """An authorized or Unknown attempt that is recorded to an instance."""
+
+    run_id: str
+    direction: Direction
+    step_id: str
+    generation: int
+    token: str
+
+
+async def open_session(
+    tx: Tx, workspace: str, *, instance_id: str, application: str, session: str, release: str
+) -> InstanceRecord:
+    """Make `session` the one that may start work on the instance; from this commit older sessions authorize nothing.
+
+    Reads: nothing.  Writes: the instance.  Conflicts: aborts authorizations of older sessions in flight.
+    Idempotent: by the session's id.
+    """
+    record = InstanceRecord(
+        instance=instance_id, application=application, session=session, release=release, connected_at_ms=tx.now_ms
+    )
+    tx.put(INSTANCE.at(workspace, instance_id), record)
+    return record
+
+
+async def recorded_starts(
+    tx: Tx, workspace: str, instance_id: str, *, after: RecordedStart | None = None
+) -> list[RecordedStart]:
+    """Return a page of the starts recorded to an instance, after a cursor; read it after `open_session` committed."""
+    span = INSTANCE_WORK.span(workspace, instance_id)
+    if after is not None:
+        last = INSTANCE_WORK.at(workspace, instance_id, after.run_id, after.direction, after.step_id, after.generation)
+        span = KeyRange(last.data + b"\x00", span.end)
+    starts = []
+    for key, value in await tx.page(span, limit=INSTANCE_PAGE_ITEMS, snapshot=True):
+        _, _, run_id, direction, step_id, generation = INSTANCE_WORK.parse(key)
+        starts.append(RecordedStart(run_id, Direction(direction), step_id, generation, value.decode()))
+    return starts
+
+
+async def close_session(tx: Tx, workspace: str, instance_id: str, session: str) -> bool:
+    """Forget an instance that said bye in `session` and holds nothing; says whether it did.
+
+    Reads: the instance and its recorded starts.  Writes: the instance.
+    """
+    record = await tx.load(INSTANCE.at(workspace, instance_id))
+    if record is None or record.session != session:
+        return False
+    if not await tx.is_empty(INSTANCE_WORK.span(workspace, instance_id)):
+        return False
+    tx.remove(INSTANCE.at(workspace, instance_id))
+    return True

@@ -1,0 +1,60 @@
+"""The receipt of a discovery pass: which answer settled it, and what a second one is told."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from keyspace.lifecycle import Phase
+from keyspace.queue import items
+from keyspace.records.run import RunRecord
+from keyspace.records.work import ItemRecord, WorkKind
+from keyspace.transitions.work import Replayed, Stale, Work, save_run
+from keyspace.tx import Tx, digest_of
+
+__all__ = ["Pass", "answer_digest", "decide_pass", "settle_pass"]
+
+
+class Pass(NamedTuple):
+    """The records that an accepted answer goes on with."""
+
+    run: RunRecord
+    item: ItemRecord
+
+
+def answer_digest(ending: str, body: bytes) -> str:
+    """Return the digest of a pass's answer, by which a repeat is told from a different one."""
+    return digest_of("ryusen.answer", ending, body)
+
+
+def decide_pass(run: RunRecord | None, item: ItemRecord | None, work: Work, digest: str) -> Pass | Replayed | Stale:
+    """Decide whether an answer may settle its pass.
+
+    The lease need not be unexpired, only current: its token is still the item's (FILLED-IN 11, "Lease expiry and results").
+    """
+    if run is None:
+        return Stale("run_not_found")
+    if run.settled_item == work.item_id:
+        return Replayed() if run.settled_answer == digest else Stale("pass_settled")
+    if item is None or item.token != work.token or item.kind is not WorkKind.DISCOVERY or item.target != run.run_id:
+        return Stale("lease_lost")
+    if run.phase is not Phase.RUNNING or run.item_id != item.item_id:
+        return Stale("run_not_running")
+    return Pass(run, item)
+
+
+def settle_pass(
+    tx: Tx, workspace: str, before: RunRecord, after: RunRecord, item: ItemRecord, digest: str, now_ms: int
+) -> RunRecord:
+    """Consume the pass's item and write the run with the receipt; the run generation rises."""
+    items.consume(tx, workspace, item)
+    settled = msgspec.structs.replace(
+        after,
+        generation=before.generation + 1,
+        settled_item=item.item_id,
+        settled_answer=digest,
+        updated_at_ms=now_ms,
+    )
+    save_run(tx, workspace, before, settled)
+    return settled

@@ -1,0 +1,81 @@
+"""An authorized attempt is proven never to have begun: the same physical attempt goes back to its lane.
+
+The proof is a worker instance's hello that does not list the attempt, or a start frame that was never sent. The instance's
+session record was moved first, so no older session can authorize behind the proof (`authorize_start.decide`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from keyspace import history
+from keyspace.history import HistoryKind
+from keyspace.layout import ATTEMPT, INSTANCE_WORK, ITEM, RUN, STEP, UNRESOLVED
+from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
+from keyspace.lifecycle import STEP as STEP_TABLE
+from keyspace.lifecycle import AttemptEvent, AttemptState, ItemEvent, StepEvent, advance
+from keyspace.queue import items
+from keyspace.records.work import Direction
+from keyspace.transitions.enqueue_attempt import callback_item
+from keyspace.transitions.work import engine_now_ms, save_run
+from keyspace.tx import Tx
+
+__all__ = ["prove_not_started"]
+
+
+async def prove_not_started(
+    tx: Tx,
+    workspace: str,
+    instance_id: str,
+    run_id: str,
+    direction: Direction,
+    step_id: str,
+    generation: int,
+    token: str,
+) -> bool:
+    """Requeue an authorized or Unknown attempt that never began; says whether it did (RFD 2, "A transport that proves").
+
+    Reads: run, step, attempt, item.  Writes: the same, index entries, unresolved entry, instance work, history.
+    Conflicts: only with this run's other transitions.  Budget: under 5 kB.
+    Idempotent: an attempt not authorized under `token` on this instance is left alone.
+    """
+    at = (run_id, direction, step_id, generation)
+    attempt_at, step_key = ATTEMPT.at(workspace, *at), STEP.at(workspace, run_id, step_id)
+    run, step, attempt = await tx.load(RUN.at(workspace, run_id), step_key, attempt_at)
+    if (
+        run is None
+        or step is None
+        or attempt is None
+        or attempt.token != token
+        or attempt.instance != instance_id
+        or attempt.state not in (AttemptState.AUTHORIZED, AttemptState.UNKNOWN)
+    ):
+        return False
+    now_ms = engine_now_ms(tx, run)
+    tx.remove(INSTANCE_WORK.at(workspace, instance_id, *at))
+    requeued = msgspec.structs.replace(
+        attempt,
+        state=advance(ATTEMPT_TABLE, attempt.state, AttemptEvent.NOT_STARTED),
+        token=None,
+        session=None,
+        instance=None,
+        release=None,
+        authorized_at_ms=None,
+        lost_at_ms=None,
+    )
+    after = run
+    if attempt.state is AttemptState.AUTHORIZED:
+        item = await tx.load(ITEM.at(workspace, attempt.item_id))
+        assert item is not None, "an authorized attempt without its item"
+        items.return_to_queue(tx, workspace, item, ItemEvent.NOT_STARTED, tx.now_ms, is_loss=False)
+    else:
+        requeued = msgspec.structs.replace(requeued, item_id=tx.ids.mint())
+        items.enqueue(tx, workspace, callback_item(run, step, requeued, now_ms, now_ms))
+        tx.remove(UNRESOLVED.at(workspace, *at))
+        after = msgspec.structs.replace(after, item_id=requeued.item_id, unknown_count=run.unknown_count - 1)
+    tx.put(attempt_at, requeued)
+    tx.put(step_key, msgspec.structs.replace(step, state=advance(STEP_TABLE, step.state, StepEvent.NOT_STARTED)))
+    entry = {"step": step_id, "attempt": attempt.ordinal, "generation": generation, "instance": instance_id}
+    after = history.append(tx, workspace, after, now_ms, (HistoryKind.ATTEMPT_NOT_STARTED, entry))
+    save_run(tx, workspace, run, msgspec.structs.replace(after, updated_at_ms=now_ms))
+    return True

@@ -1,0 +1,149 @@
+"""Current code does not have the target: a forward step becomes Obsolete, a compensation is skipped.
+
+The worker found this out by replaying the function, which is repeatable, so no user code of the target ran and nothing was
+authorized: the attempt is fenced.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from keyspace import history
+from keyspace.history import HistoryKind
+from keyspace.layout import STEP
+from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
+from keyspace.lifecycle import COMPENSATION as COMPENSATION_TABLE
+from keyspace.lifecycle import RUN as RUN_TABLE
+from keyspace.lifecycle import STEP as STEP_TABLE
+from keyspace.lifecycle import (
+    AttemptEvent,
+    AttemptState,
+    CompensationEvent,
+    Phase,
+    Recovery,
+    RunEvent,
+    StepEvent,
+    advance,
+)
+from keyspace.queue import items
+from keyspace.records.run import AttemptRecord, RunRecord, StepRecord, UnwindRecord
+from keyspace.records.work import ItemRecord, WorkKind
+from keyspace.transitions.begin_unwind import enqueue_compensation
+from keyspace.transitions.work import (
+    Accepted,
+    Loaded,
+    Replayed,
+    Stale,
+    Verdict,
+    Work,
+    attempt_key,
+    discovery_item,
+    engine_now_ms,
+    load_work,
+    save_run,
+)
+from keyspace.tx import Tx
+
+__all__ = ["Missing", "decide", "recovery_outcome", "target_not_found"]
+
+
+class Missing(NamedTuple):
+    """The records that the absence of a target goes on with."""
+
+    run: RunRecord
+    step: StepRecord
+    attempt: AttemptRecord
+    item: ItemRecord
+
+
+def decide(loaded: Loaded, work: Work) -> Missing | Replayed | Stale:
+    """Decide whether the answer may fence its attempt: only under the item's current token, before any authorization."""
+    run, step, attempt, item = loaded
+    if run is None or step is None or attempt is None:
+        return Stale("attempt_not_found")
+    if attempt.state is AttemptState.FENCED:
+        return Replayed()
+    if item is None or not items.holds_token(item, work.token) or run.item_id != item.item_id:
+        return Stale("lease_lost")
+    if attempt.state is not AttemptState.QUEUED:
+        return Stale("attempt_not_queued")
+    expected = Phase.COMPENSATING if work.kind is WorkKind.COMPENSATION else Phase.RUNNING
+    return Missing(run, step, attempt, item) if run.phase is expected else Stale("run_not_running")
+
+
+def recovery_outcome(unwind: UnwindRecord) -> Recovery:
+    """Return the outcome after the last target: any skip makes it partial, even when every target was skipped.
+
+    Source: FILLED-IN 5.
+    """
+    return Recovery.PARTIALLY_COMPENSATED if unwind.skipped_count else Recovery.COMPENSATED
+
+
+async def target_not_found(tx: Tx, workspace: str, work: Work) -> Verdict:
+    """Fence the attempt: the step Obsolete with a new discovery, or the compensation skipped and the unwind advanced.
+
+    Reads: run, step, attempt, item; for an unwind the next completion and its step.  Writes: the same, the next work, history.
+    Conflicts: only with this run's other transitions.  Budget: under 8 kB.
+    Idempotent: the fenced attempt is the receipt.
+    Source: FILLED-IN 6; RFD 2, "Entering compensation snapshots every completed step".
+    """
+    outcome = decide(await load_work(tx, workspace, work), work)
+    if not isinstance(outcome, Missing):
+        return outcome
+    run, step, attempt, item = outcome
+    now_ms = engine_now_ms(tx, run)
+    tx.put(
+        attempt_key(workspace, work),
+        msgspec.structs.replace(
+            attempt, state=advance(ATTEMPT_TABLE, attempt.state, AttemptEvent.FENCED), settled_at_ms=now_ms
+        ),
+    )
+    items.consume(tx, workspace, item)
+    if work.kind is WorkKind.COMPENSATION:
+        after = await _skip(tx, workspace, run, step, now_ms)
+    else:
+        after = _make_obsolete(tx, workspace, run, step, now_ms)
+    save_run(tx, workspace, run, msgspec.structs.replace(after, updated_at_ms=now_ms))
+    return Accepted()
+
+
+def _make_obsolete(tx: Tx, workspace: str, run: RunRecord, step: StepRecord, now_ms: int) -> RunRecord:
+    state = advance(STEP_TABLE, step.state, StepEvent.REMOVED)
+    tx.put(
+        STEP.at(workspace, run.run_id, step.step_id), msgspec.structs.replace(step, state=state, settled_at_ms=now_ms)
+    )
+    item = discovery_item(tx, workspace, run, now_ms)
+    entry = {"step": step.step_id, "generation": step.generation}
+    after = history.append(tx, workspace, run, now_ms, (HistoryKind.STEP_OBSOLETE, entry))
+    return msgspec.structs.replace(
+        after, phase=advance(RUN_TABLE, run.phase, RunEvent.PROGRESSED), item_id=item.item_id, step_id=None
+    )
+
+
+async def _skip(tx: Tx, workspace: str, run: RunRecord, step: StepRecord, now_ms: int) -> RunRecord:
+    assert run.unwind is not None
+    state = advance(COMPENSATION_TABLE, step.compensation, CompensationEvent.TARGET_NOT_FOUND)
+    tx.put(STEP.at(workspace, run.run_id, step.step_id), msgspec.structs.replace(step, compensation=state))
+    unwind = msgspec.structs.replace(
+        run.unwind, cursor=run.unwind.cursor - 1, skipped_count=run.unwind.skipped_count + 1
+    )
+    entry = {"step": step.step_id, "completion": run.unwind.cursor}
+    after = history.append(tx, workspace, run, now_ms, (HistoryKind.COMPENSATION_SKIPPED, entry))
+    after = msgspec.structs.replace(after, unwind=unwind)
+    if unwind.cursor > 0:
+        item = await enqueue_compensation(tx, workspace, after, unwind.cursor, now_ms)
+        phase = advance(RUN_TABLE, run.phase, RunEvent.UNWIND_ADVANCED)
+        return msgspec.structs.replace(after, phase=phase, item_id=item.item_id, step_id=item.step_id)
+    recovery = recovery_outcome(unwind)
+    entry = {"recovery": recovery.value, "executed": unwind.executed_count, "skipped": unwind.skipped_count}
+    after = history.append(tx, workspace, after, now_ms, (HistoryKind.UNWIND_ENDED, entry))
+    return msgspec.structs.replace(
+        after,
+        phase=advance(RUN_TABLE, run.phase, RunEvent.UNWIND_ENDED),
+        recovery=recovery,
+        terminal_at_ms=now_ms,
+        item_id=None,
+        step_id=None,
+    )
