@@ -14,7 +14,6 @@ import pytest
 from store_adapters import Adapter
 from waiting import advance_while, until
 
-from keyspace.clock import SystemClock
 from keyspace.store.api import Store, Transaction
 from keyspace.store.errors import StoreError, TransactionTimedOut
 from keyspace.store.fault import FaultStore, ProcessStopped
@@ -34,8 +33,7 @@ class Account:
     def __init__(self, adapter: Adapter, store: Store, plan: FaultPlan) -> None:
         self.adapter = adapter
         self.faulty = FaultStore(store, plan, clock=adapter.clock)
-        # The system's clock, so that the commit's deadline is not among the sleepers that virtual time wakes.
-        self.runner = Runner(self.faulty, clock=SystemClock(), meter=Meter())
+        self.runner = Runner(self.faulty, clock=adapter.clock, meter=Meter())
 
     async def _body(self, transaction: Transaction, attempt_index: int) -> int:
         receipt, total = (self.adapter.prefix + name for name in (b"receipt", b"total"))
