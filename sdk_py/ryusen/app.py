@@ -84,9 +84,10 @@ class App:
             ConfigurationError: not a coroutine function, a name out of bounds or taken, annotations that name nothing.
         """
         local_names = sys._getframe(1).f_locals
+        events = _event_names(on)
 
         def register(handler: H) -> H:
-            function = _inspect(handler, _event_names(on), name, local_names)
+            function = _inspect(handler, events, name, local_names)
             if function.name in self._functions:
                 raise ConfigurationError("the function name is taken", name=function.name, application=self.name)
             if len(self._functions) >= FUNCTIONS_MAX:

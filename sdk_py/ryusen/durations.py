@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from ryusen.errors import DeclarationRefused
 
-__all__ = ["DURATION_MS_MAX", "Duration", "parse_duration_ms"]
+__all__ = ["DURATION_MS_MAX", "Duration", "parse_duration_ms", "shown"]
 
 Duration = float | str | timedelta
 """A number of seconds, a timedelta, or text: whole numbers or decimals with ms, s, m, h, d, such as "1h30m"."""
@@ -37,12 +37,12 @@ def parse_duration_ms(value: object, field: str, *, least_ms: int = 1, most_ms: 
     milliseconds = _milliseconds(value)
     if milliseconds is None:
         raise DeclarationRefused(
-            "invalid_argument", field, message=f'{_shown(value)} is no duration; write seconds, a timedelta or "1h30m"'
+            "invalid_argument", field, message=f'{shown(value)} is no duration; write seconds, a timedelta or "1h30m"'
         )
     if not least_ms <= milliseconds <= most_ms:
         limit = least_ms if milliseconds < least_ms else most_ms
         raise DeclarationRefused(
-            "invalid_argument", field, limit, f"{_shown(value)} is outside {least_ms} ms to {most_ms} ms"
+            "invalid_argument", field, limit, f"{shown(value)} is outside {least_ms} ms to {most_ms} ms"
         )
     return round(milliseconds)
 
@@ -54,7 +54,7 @@ def _milliseconds(value: object) -> float | None:
         return None
     if isinstance(value, int):
         # Compared as an integer first: a huge one has no float.
-        return value * 1000.0 if abs(value) <= DURATION_MS_MAX else math.copysign(math.inf, value)
+        return value * 1000.0 if abs(value) <= DURATION_MS_MAX else math.inf if value > 0 else -math.inf
     if isinstance(value, float):
         return None if math.isnan(value) else value * 1000.0
     if isinstance(value, str) and len(value) <= _TEXT_CHARS_MAX and _TEXT.fullmatch(value):
@@ -62,6 +62,9 @@ def _milliseconds(value: object) -> float | None:
     return None
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value as text for an error, short whatever it is."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
     text = repr(value) if isinstance(value, int | float | str | timedelta) else f"a {type(value).__name__}"
     return text if len(text) <= _TEXT_CHARS_MAX else f"{text[:_TEXT_CHARS_MAX]}..."

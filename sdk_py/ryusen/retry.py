@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ryusen.durations import Duration, parse_duration_ms
+from ryusen.durations import Duration, parse_duration_ms, shown
 from ryusen.errors import DeclarationRefused
 from ryusen.protocol.frames import RetryPolicy
 from ryusen.protocol.limits import ATTEMPTS_MAX, BACKOFF_COEFFICIENT_MAX
@@ -42,7 +42,7 @@ class Retry:
                 "invalid_argument",
                 "retry.attempts",
                 ATTEMPTS_MAX,
-                f"{self.attempts!r:.40} attempts; allowed are the integers 1 to {ATTEMPTS_MAX}, the first one counted",
+                f"{shown(self.attempts)}; allowed are the integers 1 to {ATTEMPTS_MAX}, the first one counted",
             )
         coefficient = self.coefficient
         is_number = isinstance(coefficient, int | float) and not isinstance(coefficient, bool)
@@ -51,7 +51,7 @@ class Retry:
                 "invalid_argument",
                 "retry.coefficient",
                 BACKOFF_COEFFICIENT_MAX,
-                f"{coefficient!r:.40} as coefficient; allowed are 1 to {BACKOFF_COEFFICIENT_MAX:g}",
+                f"{shown(coefficient)}; allowed are 1 to {BACKOFF_COEFFICIENT_MAX:g}",
             )
         initial_ms = parse_duration_ms(self.initial, "retry.initial", least_ms=0)
         cap_ms = parse_duration_ms(self.cap, "retry.cap", least_ms=0)

@@ -30,6 +30,9 @@ UNTYPED: Final = _Untyped()
 """Stands for "no annotation": only plain portable values."""
 
 _BUILTIN = (bytes, datetime)  # they have a portable encoding of their own; everything else msgspec spells as text
+_UNNAMED = "[...]"  # how msgspec writes a map's member in a path
+PROBES_MAX = 200
+"""Members of a map that are tried one by one to name the one at fault; an error's path stays vague beyond."""
 _MSGSPEC_PATH = re.compile(r"^(?P<reason>.*) - at `(?P<path>\$.*)`$", re.DOTALL)
 
 
@@ -70,14 +73,66 @@ def decode_typed(data: bytes, annotation: Any = UNTYPED) -> Any:
     if _is_untyped(annotation):
         return plain
     try:
-        return msgspec.convert(plain, annotation, builtin_types=_BUILTIN, str_keys=True, dec_hook=_lift_foreign)
+        return _convert(plain, annotation)
     except msgspec.ValidationError as exc:
-        match = _MSGSPEC_PATH.match(str(exc))
-        raise (InvalidValue(match["reason"], match["path"]) if match else InvalidValue(str(exc))) from None
+        raise _named(exc, plain, annotation) from None
     except RecursionError:
         raise InvalidValue(f"nested deeper than {DEPTH_MAX} levels") from None
     except (TypeError, NotImplementedError) as exc:
         raise InvalidValue(f"the annotation cannot be used for values: {exc}") from None
+
+
+def _convert(plain: Any, annotation: Any) -> Any:
+    return msgspec.convert(plain, annotation, builtin_types=_BUILTIN, str_keys=True, dec_hook=_lift_foreign)
+
+
+def _named(error: msgspec.ValidationError, plain: Any, annotation: Any) -> InvalidValue:
+    """Return the error with its path; members of maps, which msgspec leaves unnamed, are found by trying them."""
+    match = _MSGSPEC_PATH.match(str(error))
+    if match is None:
+        return InvalidValue(str(error))
+    named, *others = match["path"].split(_UNNAMED)
+    spelled = named
+    for number, part in enumerate(others):
+        key = _failing_key(plain, annotation, named, spelled + _UNNAMED)
+        if key is None:
+            return InvalidValue(match["reason"], _UNNAMED.join([named, *others[number:]]))
+        # What is left holds one member here, so that the next unnamed one is looked for on the way to the culprit only.
+        plain = _with_only(plain, named, key)
+        named += format_path([key])[1:] + part
+        spelled += _UNNAMED + part
+    return InvalidValue(match["reason"], named)
+
+
+def _failing_key(plain: Any, annotation: Any, prefix: str, spelled: str) -> str | None:
+    for key in list(_at(plain, prefix))[:PROBES_MAX]:
+        try:
+            _convert(_with_only(plain, prefix, key), annotation)
+        except msgspec.ValidationError as exc:
+            if f"`{spelled}" in str(exc):
+                return str(key)
+    return None
+
+
+def _at(plain: Any, prefix: str) -> dict[str, Any]:
+    found = [node for path, node in _walk(plain) if path == prefix and isinstance(node, dict)]
+    return found[0] if found else {}
+
+
+def _with_only(plain: Any, prefix: str, key: str, path: str = "$") -> Any:
+    """Return a copy of `plain` whose map at `prefix` holds `key` alone."""
+    if isinstance(plain, dict):
+        kept = {key: plain[key]} if path == prefix else plain
+        return {name: _with_only(item, prefix, key, path + format_path([name])[1:]) for name, item in kept.items()}
+    if isinstance(plain, list):
+        return [_with_only(item, prefix, key, f"{path}[{index}]") for index, item in enumerate(plain)]
+    return plain
+
+
+def _walk(plain: Any, path: str = "$") -> Iterable[tuple[str, Any]]:
+    yield path, plain
+    for name, child in _children(plain) or ():
+        yield from _walk(child, path + format_path([name])[1:])
 
 
 def _is_untyped(annotation: Any) -> bool:
