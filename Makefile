@@ -1,5 +1,5 @@
 # Thin targets. Each makes and uses its own virtual environment; nothing but Python 3.11 and make is needed.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin

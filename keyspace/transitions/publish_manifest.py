@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from keyspace.errors import Refusal
+from keyspace.errors import BudgetExceeded, Refusal
 from keyspace.layout import MANIFEST, MANIFEST_BINDING, MANIFEST_FUNCTION, MANIFEST_HEAD
 from keyspace.limits import BINDINGS_MAX, FUNCTIONS_MAX
 from keyspace.records.tenancy import BindingRecord, FunctionRecord, ManifestRecord
@@ -108,7 +108,7 @@ async def publish_manifest(
     Idempotent: by content.
 
     Raises:
-        Refusal: `not_found`, `invalid_name`, `invalid_manifest`, `reserved_name`.
+        Refusal: `not_found`, `invalid_name`, `invalid_manifest`, `reserved_name`, `manifest_too_large`.
     """
     check_manifest(spec)
     application = spec.application
@@ -129,6 +129,21 @@ async def publish_manifest(
         published_at_ms=tx.now_ms,
         published_by=published_by,
     )
+    try:
+        _write_generation(tx, workspace, spec, record)
+    except BudgetExceeded as error:
+        raise Refusal(
+            "manifest_too_large",
+            "The manifest's names are too long together for one transaction; shorten them or split the application.",
+            field="functions",
+            bindings=record.binding_count,
+            allowance_bytes=tx.budget.allowance_bytes,
+        ) from error
+    return record, True
+
+
+def _write_generation(tx: Tx, workspace: str, spec: ManifestSpec, record: ManifestRecord) -> None:
+    application, generation = record.application, record.generation
     tx.put(MANIFEST.at(workspace, application, generation), record)
     tx.put(MANIFEST_HEAD.at(workspace, application), generation)
     for function in spec.functions:
@@ -141,4 +156,3 @@ async def publish_manifest(
                 MANIFEST_BINDING.at(workspace, application, generation, trigger.event, trigger.binding),
                 BindingRecord(function=function.name),
             )
-    return record, True
