@@ -128,7 +128,11 @@ class InstanceRecord(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class ProcessRecord(Record, frozen=True, kw_only=True, array_like=True):
-    """A live server process, for affinity and clock comparison only."""
+    """A live server process, for affinity and clock comparison only.
+
+    `mark_ms` is what its clock said when it read at store version `mark_version`. Versions advance with the store's own
+    time, so two processes' marks show how far their clocks lie apart however old the marks are; 0 says that there is none yet.
+    """
 
     process_id: str
     role: str
@@ -136,6 +140,8 @@ class ProcessRecord(Record, frozen=True, kw_only=True, array_like=True):
     clock_ms: int
     started_at_ms: int
     version: str
+    mark_ms: int = 0
+    mark_version: int = 0
 
 
 ITEM = RecordCodec(ItemRecord)
