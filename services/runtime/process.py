@@ -1,0 +1,362 @@
+"""The life of a server process: open the store, check the keyspace, say that it lives, serve, drain, leave.
+
+    SIGTERM or SIGINT   `drain` begins: the body stops accepting, finishes what it has begun and returns; after `drain_ms`
+                        it is cancelled
+    a second one        cancelled at once
+
+Exit codes: 0 done, 1 failed or cut off, 2 wrong configuration, 3 not ready (store or port unavailable, keyspace refused).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from enum import IntEnum
+from importlib.metadata import version
+
+import anyio
+
+from keyspace.clock import Clock, SystemClock
+from keyspace.errors import Refusal, UnknownVersion
+from keyspace.opening import (
+    HIGH_WATER_PERIOD_MS,
+    announce_process,
+    forget_process,
+    live_processes,
+    open_keyspace,
+    record_high_water,
+)
+from keyspace.records.work import ProcessRecord
+from keyspace.store.api import Store
+from keyspace.store.errors import StoreError, StoreUnavailableError
+from keyspace.store.open import open_store
+from keyspace.tx import Tx
+from services.runtime.config import Config
+from services.runtime.health import ClockMark, Health, ServingKeyspace
+from services.runtime.http import PortUnavailable, bind, serve_http
+from services.runtime.telemetry import Telemetry, metrics_app
+
+__all__ = ["Body", "Drain", "ExitCode", "NotReady", "Process", "open_process", "run_process"]
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_MS = 2_000
+LIVE_MS = 4 * HEARTBEAT_MS
+"""A process silent for longer is no peer any more."""
+FORGOTTEN_MS = 300_000
+FORGOTTEN_COUNT_MAX = 16
+"""Records of processes long dead that one heartbeat removes."""
+OPEN_MS = 15_000
+"""How long the store may take to answer at start."""
+LEAVE_MS = 2_000
+"""How long a leaving process tries to remove its record."""
+
+SERVER_VERSION = version("ryusen-server")
+
+
+class ExitCode(IntEnum):
+    """What a process says when it ends."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_READY = 3
+
+
+class NotReady(Exception):
+    """The process cannot start; the message is one line that names the remedy."""
+
+
+class Drain:
+    """Told once; from then on a process finishes what it has begun and takes nothing new."""
+
+    def __init__(self) -> None:
+        """Nothing is asked yet."""
+        self._event = anyio.Event()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the process is leaving."""
+        return self._event.is_set()
+
+    def begin(self) -> None:
+        """Ask; asking again changes nothing."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Return when the process is leaving."""
+        await self._event.wait()
+
+
+class Process:
+    """A running process: what its services need and may ask.
+
+    Attributes:
+        config: its settings.
+        role: `gateway`, `fanout`, `dispatcher` or `dev`.
+        process_id: 32 hexadecimal digits, new at every start.
+        clock: engine time.
+        keyspace: refuses to commit while the clock cannot be trusted.
+        health: whether it may serve.
+        telemetry: its metrics.
+        drain: set when it is told to leave.
+    """
+
+    def __init__(self, config: Config, role: str, store: Store, clock: Clock) -> None:
+        """Bind the parts; `open_process` starts them."""
+        self.config = config
+        self.role = role
+        self.clock = clock
+        self.health = Health(config.skew_ms)
+        self.keyspace = ServingKeyspace(
+            store,
+            clock=clock,
+            prefix=config.key_prefix.encode(),
+            allowance_bytes=config.allowance_bytes,
+            payload_bytes_max=config.payload_bytes_max,
+        )
+        self.keyspace.health = self.health
+        self.process_id = self.keyspace.mint()
+        self.started_at_ms = clock.now_ms()
+        self.telemetry = Telemetry(self.keyspace.meter, self.health, role=role, version=SERVER_VERSION)
+        self.drain = Drain()
+        self.address = socket.gethostname()
+        self._peers: list[ProcessRecord] = []
+        self._mark = ClockMark(0, 0)
+
+    def peers(self, role: str | None = None) -> list[str]:
+        """Return the ids of the live processes of a role, this one included, as of the last heartbeat; sorted.
+
+        A `dev` process counts in every role. For affinity only, never for correctness.
+        """
+        wanted = self.role if role is None else role
+        found = {peer.process_id for peer in self._peers if peer.role in (wanted, "dev")}
+        if self.role in (wanted, "dev"):
+            found.add(self.process_id)
+        return sorted(found)
+
+    async def heartbeat(self) -> None:
+        """Say that the process lives, learn of its peers, compare clocks.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        record = ProcessRecord(
+            process_id=self.process_id,
+            role=self.role,
+            address=self.address,
+            clock_ms=self.clock.now_ms(),
+            started_at_ms=self.started_at_ms,
+            version=SERVER_VERSION,
+            mark_ms=self._mark.clock_ms,
+            mark_version=self._mark.version,
+        )
+        await self.keyspace.transact_always("announce_process", lambda tx: announce_process(tx, record))
+        # Read only now: a store without a cluster's clock advances its version at commits, and this one is fresh.
+        self._mark, everybody = await self.keyspace.transact_always("look_around", _look_around)
+        now_ms = self._mark.clock_ms
+        self._peers = [
+            peer
+            for peer in everybody
+            if peer.process_id != self.process_id and abs(now_ms - peer.clock_ms) <= LIVE_MS + self._stray_ms(peer)
+        ]
+        marks = [ClockMark(peer.mark_ms, peer.mark_version) for peer in self._peers if peer.mark_version]
+        self.health.compare_clocks(self._mark, marks)
+        await self._forget(everybody, now_ms)
+
+    def _stray_ms(self, peer: ProcessRecord) -> float:
+        # How recent a sign of life is must not depend on the clock that is in doubt: allow for the measured offset.
+        if not peer.mark_version:
+            return 0.0
+        return abs(ClockMark(peer.mark_ms, peer.mark_version).offset_ms - self._mark.offset_ms)
+
+    async def _forget(self, everybody: list[ProcessRecord], now_ms: int) -> None:
+        dead = [peer.process_id for peer in everybody if now_ms - peer.clock_ms > FORGOTTEN_MS + self._stray_ms(peer)][
+            :FORGOTTEN_COUNT_MAX
+        ]
+        if not dead:
+            return
+
+        async def forget(tx: Tx) -> None:
+            for process_id in dead:
+                await forget_process(tx, process_id)
+
+        await self.keyspace.transact_always("forget_process", forget)
+
+    async def beat(self) -> None:
+        """Say for ever that the process lives; a store that does not answer makes it unready, not dead."""
+        while True:
+            await self.clock.sleep_ms(HEARTBEAT_MS)
+            try:
+                await self.heartbeat()
+            except StoreError as error:
+                if not self.health.store_fault:
+                    log.warning("the store does not answer", extra={"error": str(error)})
+                self.health.store_fault = f"store does not answer: {error}"
+            else:
+                if self.health.store_fault:
+                    log.info("the store answers again")
+                self.health.store_fault = ""
+
+    async def mark_high_water(self) -> None:
+        """Raise the stored high-water mark every minute."""
+        while True:
+            try:
+                await self.keyspace.transact_always("record_high_water", record_high_water)
+            except StoreError as error:
+                log.warning("the high-water mark was not raised", extra={"error": str(error)})
+            await self.clock.sleep_ms(HIGH_WATER_PERIOD_MS)
+
+    async def serve_metrics(self, sock: socket.socket) -> None:
+        """Answer on the metrics port until the process drains."""
+        app = metrics_app(self.telemetry, self.config.metrics_path)
+        await serve_http(app, sock, until=self.drain.wait, drain_ms=1_000)
+
+    async def leave(self) -> None:
+        """Remove the process's record, if the store answers soon."""
+        with anyio.move_on_after(LEAVE_MS / 1_000, shield=True), suppress(StoreError):
+            await self.keyspace.transact_always("forget_process", lambda tx: forget_process(tx, self.process_id))
+
+
+Body = Callable[[Process], Awaitable[None]]
+"""What a process does: serve until `process.drain`, finish, return."""
+
+
+async def _look_around(tx: Tx) -> tuple[ClockMark, list[ProcessRecord]]:
+    read_version = await tx.read_version()
+    return ClockMark(tx.now_ms, read_version), await live_processes(tx, since_ms=0)
+
+
+@asynccontextmanager
+async def open_process(
+    config: Config, role: str, *, clock: Clock | None = None, store: Store | None = None
+) -> AsyncIterator[Process]:
+    """Open the store and the keyspace, keep the process's signs of life going, and leave in order.
+
+    Args:
+        config: the settings.
+        role: what kind of process this is.
+        clock: the host's by default.
+        store: an open store, which the caller closes; by default the configured one is opened and closed.
+
+    Raises:
+        NotReady: the store cannot be opened or the keyspace refuses this process.
+    """
+    clock = clock or SystemClock()
+    opened = None
+    try:
+        with anyio.fail_after(OPEN_MS / 1_000):
+            if store is None:
+                store = opened = await open_store(config.store, clock=clock)
+            process = Process(config, role, store, clock)
+            await open_keyspace(process.keyspace)
+            await process.heartbeat()
+        sockets = []
+        if config.metrics_port:
+            sockets.append(bind(config.metrics_host, config.metrics_port, setting="metrics_port"))
+        async with anyio.create_task_group() as group:
+            group.start_soon(process.beat, name="heartbeat")
+            group.start_soon(process.mark_high_water, name="high-water mark")
+            for sock in sockets:
+                group.start_soon(process.serve_metrics, sock, name="metrics")
+            try:
+                yield process
+            finally:
+                process.health.is_leaving = True
+                group.cancel_scope.cancel()
+                await process.leave()
+    except TimeoutError:
+        raise NotReady(f"the store {config.store} did not answer within {OPEN_MS} ms") from None
+    except (StoreUnavailableError, PortUnavailable) as error:
+        raise NotReady(str(error)) from error
+    except (UnknownVersion, Refusal) as error:
+        raise NotReady(f"{config.store}: {error}") from error
+    finally:
+        if opened is not None:
+            with anyio.CancelScope(shield=True):
+                await opened.close()
+
+
+def run_process(config: Config, role: str, body: Body) -> int:
+    """Run a process to its end and return its exit code. Installs the signal handlers; call from the main thread."""
+    for name in config.ignored:
+        log.warning("a variable of our prefix is no setting", extra={"variable": name})
+    try:
+        return anyio.run(_run, config, role, body, backend_options={"use_uvloop": True})
+    except BaseExceptionGroup as group:
+        error = _first_known(group)
+        if error is None:
+            log.exception("the process failed")
+            return ExitCode.FAILED
+        return _refuse(error)
+    except (NotReady, PortUnavailable) as error:
+        return _refuse(error)
+
+
+async def _run(config: Config, role: str, body: Body) -> int:
+    code = ExitCode.DONE
+    async with open_process(config, role) as process, anyio.create_task_group() as group:
+
+        async def guard() -> None:
+            nonlocal code
+            code = await _until_told(process, group.cancel_scope)
+
+        group.start_soon(guard, name="signals")
+        log.info(
+            "started",
+            extra={
+                "role": role,
+                "process": process.process_id,
+                "pid": os.getpid(),
+                "store": process.keyspace.store.name,
+            },
+        )
+        await body(process)
+        group.cancel_scope.cancel()
+    log.info("stopped", extra={"role": role, "pid": os.getpid()})
+    return code
+
+
+async def _until_told(process: Process, scope: anyio.CancelScope) -> ExitCode:
+    """Begin the drain at the first signal; at the second, or when the time is over, cut the body off."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for received in signals:
+            log.info("draining", extra={"signal": received.name, "within_ms": process.config.drain_ms})
+            process.health.is_leaving = True
+            process.drain.begin()
+            break
+        try:
+            with anyio.fail_after(process.config.drain_ms / 1_000):
+                async for _received in signals:
+                    log.warning("told twice: stopping at once")
+                    break
+        except TimeoutError:
+            log.warning("the drain took too long: stopping")
+    scope.cancel()
+    return ExitCode.FAILED
+
+
+def _refuse(error: BaseException) -> int:
+    sys.stderr.write(f"ryusen: {error}\n")
+    return ExitCode.NOT_READY
+
+
+def _first_known(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """Return the one-line refusal in a group of errors, when the group holds nothing worse."""
+    leaves: list[BaseException] = []
+    pending: list[BaseException] = [group]
+    while pending:
+        error = pending.pop()
+        if isinstance(error, BaseExceptionGroup):
+            pending.extend(error.exceptions)
+        elif not isinstance(error, asyncio.CancelledError):
+            leaves.append(error)
+    if leaves and all(isinstance(error, NotReady | PortUnavailable) for error in leaves):
+        return leaves[0]
+    return None
