@@ -116,7 +116,7 @@ class _FileStore(EmbeddedStore):
 
     def __init__(self, folder: _Folder, clock: Clock, rng: random.Random) -> None:
         self._pipe = WakePipe(folder.board)
-        watches = WatchTable(folder.engine, self._pipe.mark)
+        watches = WatchTable(folder.engine, self._pipe)
         self._pipe.attach(watches)
         super().__init__(f"embedded:{folder.path}", folder.engine, folder.committer, watches, clock, rng)
         self._folder = folder
@@ -235,7 +235,7 @@ def memory_store(
         rng: spreads the pauses of retries; seeded the same in every store when None, so that runs repeat.
     """
     shared = engine if engine is not None else MemoryEngine()
-    watches = WatchTable(shared, _mark_nothing)
+    watches = WatchTable(shared, _NoMarks())
     shared.listen(watches)
 
     def publish(changes: Changes) -> None:
@@ -245,5 +245,11 @@ def memory_store(
     return EmbeddedStore("memory", shared, committer, watches, clock, rng or random.Random(0))
 
 
-def _mark_nothing(bucket: int, is_watched: bool) -> None:
-    """Do nothing: in memory every store hears of every change."""
+class _NoMarks:
+    """In memory every store hears of every change."""
+
+    def claim(self) -> None:
+        """Do nothing: there is room."""
+
+    def mark(self, bucket: int, is_watched: bool) -> None:
+        """Do nothing: nobody looks."""

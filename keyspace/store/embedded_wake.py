@@ -193,14 +193,17 @@ class WakePipe:
         """Tell `table` of changes."""
         self._table = table
 
+    def claim(self) -> None:
+        """Take a slot, unless the store has one."""
+        if self._slot is None:
+            self._loop = asyncio.get_running_loop()
+            self._slot, self._descriptor = self._board.claim()
+            # What a former owner left in the pipe is read as notices to look again, which are harmless.
+            self._loop.add_reader(self._descriptor, self._on_readable)
+
     def mark(self, bucket: int, is_watched: bool) -> None:
         """Say whether the store watches a key of `bucket`."""
-        if self._slot is None:
-            self._slot, self._descriptor = self._board.claim()
-            self._loop = asyncio.get_running_loop()
-            while self._read():
-                continue
-            self._loop.add_reader(self._descriptor, self._on_readable)
+        assert self._slot is not None, "a slot is claimed before the first watch"
         self._board.mark(self._slot, bucket, is_watched)
 
     def close(self) -> None:

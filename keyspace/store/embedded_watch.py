@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
 from keyspace.store.api import KeyRange
 from keyspace.store.engine import Engine, ReadersExhaustedError
 from keyspace.store.errors import StoreError, TooManyWatches, TransactionCancelled
 from keyspace.store.sizes import WATCH_COUNT_MAX
 
-__all__ = ["BUCKET_COUNT", "UNKNOWN", "EmbeddedWatch", "WatchTable", "bucket_of"]
+__all__ = ["BUCKET_COUNT", "UNKNOWN", "EmbeddedWatch", "Marks", "WatchTable", "bucket_of"]
 
 BUCKET_COUNT = 1 << 16
 """How finely watched keys are told apart between processes; two keys that share a bucket cost a needless look."""
@@ -26,6 +27,22 @@ UNKNOWN = object()
 def bucket_of(key: bytes) -> int:
     """Return the bucket of `key`, the same in every process."""
     return zlib.crc32(key) % BUCKET_COUNT
+
+
+class Marks(Protocol):
+    """Where committers of all processes look to learn what this store watches."""
+
+    def claim(self) -> None:
+        """Make sure that there is room for this store's marks; called before a watch is made.
+
+        Raises:
+            StoreUnavailableError: there is none.
+        """
+        ...
+
+    def mark(self, bucket: int, is_watched: bool) -> None:
+        """Say whether the store watches a key of `bucket`; on return every later commit sees it."""
+        ...
 
 
 class EmbeddedWatch:
@@ -68,10 +85,10 @@ class EmbeddedWatch:
 class WatchTable:
     """The watches of one store, by bucket. All on the store's event loop."""
 
-    def __init__(self, engine: Engine, mark: Callable[[int, bool], None]) -> None:
-        """Look values up in `engine`; `mark(bucket, is_watched)` tells committers of all processes where to look."""
+    def __init__(self, engine: Engine, marks: Marks) -> None:
+        """Look values up in `engine` and say in `marks` what is watched."""
         self._engine = engine
-        self._mark = mark
+        self._marks = marks
         self._live: dict[int, dict[EmbeddedWatch, None]] = {}
         self._held: set[EmbeddedWatch] = set()
 
@@ -80,9 +97,12 @@ class WatchTable:
 
         Raises:
             TooManyWatches: the store already holds `WATCH_COUNT_MAX`.
+            StoreUnavailableError: as many stores as can be told of changes watch already.
         """
         if len(self._held) >= WATCH_COUNT_MAX:
             raise TooManyWatches()
+        # Whatever can be refused is refused before the commit: arming a watch afterwards must not fail a transaction.
+        self._marks.claim()
         watch = EmbeddedWatch(self, key, stored)
         self._held.add(watch)
         return watch
@@ -94,7 +114,7 @@ class WatchTable:
             bucket = bucket_of(watch.key)
             if bucket not in self._live:
                 self._live[bucket] = {}
-                self._mark(bucket, True)
+                self._marks.mark(bucket, True)
             self._live[bucket][watch] = None
         self._look_again(armed)
 
@@ -108,7 +128,7 @@ class WatchTable:
         del watches[watch]
         if not watches:
             del self._live[bucket]
-            self._mark(bucket, False)
+            self._marks.mark(bucket, False)
 
     def notify(self, buckets: Iterable[int], ranges: Iterable[KeyRange]) -> None:
         """Look again at what is watched in `buckets` and in `ranges`, where something was written."""
@@ -137,14 +157,12 @@ class WatchTable:
             return
         try:
             snapshot = self._engine.snapshot()
-        except ReadersExhaustedError:
+            try:
+                changed = [watch for watch in candidates if snapshot.get(watch.key) != watch.expected]
+            finally:
+                snapshot.close()
+        except (ReadersExhaustedError, StoreError):
             # A watch may fire without a change, and must not stay silent after one.
-            for watch in candidates:
-                watch.end()
-            return
-        try:
-            changed = [watch for watch in candidates if snapshot.get(watch.key) != watch.expected]
-        finally:
-            snapshot.close()
+            changed = candidates
         for watch in changed:
             watch.end()

@@ -61,12 +61,21 @@ class _LmdbView:
         self._cursor: lmdb.Cursor[bytes] | None = None
 
     def get(self, key: bytes) -> bytes | None:
-        if len(key) < SHARED_BYTES:
-            return self._txn.get(key or EMPTY_KEY_ROW)
-        rest = key[SHARED_BYTES:]
-        return next((value for found, value in self._shared(key) if found == rest), None)
+        try:
+            if len(key) < SHARED_BYTES:
+                return self._txn.get(key or EMPTY_KEY_ROW)
+            rest = key[SHARED_BYTES:]
+            return next((value for found, value in self._shared(key) if found == rest), None)
+        except lmdb.Error as error:
+            raise StoreUnavailableError(f"the store cannot be read: {error}") from error
 
     def get_range(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[KeyValue]:
+        try:
+            return self._range(begin, end, limit, reverse)
+        except lmdb.Error as error:
+            raise StoreUnavailableError(f"the store cannot be read: {error}") from error
+
+    def _range(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[KeyValue]:
         cursor = self._cursor
         if cursor is None:
             cursor = self._cursor = self._txn.cursor()
@@ -178,7 +187,7 @@ class _LmdbWrite(_LmdbView):
         try:
             self._txn.commit()
         except (lmdb.Error, OSError) as error:
-            if self._engine.last_id() != before:
+            if self._engine.last_id() != before or self._engine.has_panicked():
                 raise CommitUnknownResult(f"the device failed while a commit was being written: {error}") from error
             raise self._engine.refusal(error) from error
 
@@ -232,6 +241,16 @@ class LmdbEngine:
         """Return LMDB's id of the last committed write."""
         return self._env.info()["last_txnid"]
 
+    def has_panicked(self) -> bool:
+        """Return whether LMDB gave up on this environment: the page that makes a commit one could not be written."""
+        try:
+            self._env.begin(write=True).abort()
+        except lmdb.PanicError:
+            return True
+        except lmdb.Error:
+            return False
+        return False
+
     def snapshot(self) -> _LmdbSnapshot:
         """Return a snapshot; costs about a microsecond and one reader slot."""
         try:
@@ -239,10 +258,9 @@ class LmdbEngine:
         except lmdb.ReadersFullError:
             if not self.release_dead_readers():
                 raise ReadersExhaustedError from None
-        try:
-            return _LmdbSnapshot(self._begin(write=False))
-        except lmdb.ReadersFullError:
-            raise ReadersExhaustedError from None
+            return self.snapshot()
+        except lmdb.Error as error:
+            raise self.refusal(error) from error
 
     def write(self) -> _LmdbWrite:
         """Begin the write. The lock is a robust mutex: the next writer takes it over from a process that died."""
@@ -265,6 +283,11 @@ class LmdbEngine:
             remedy = f"it has reached the {self._env.info()['map_size']} bytes it may grow to; delete old runs"
         elif getattr(error, "code", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or _is_out_of_space(error):
             remedy = "the disk is full; free some space, nothing was written"
+        elif isinstance(error, lmdb.PanicError):
+            remedy = "a commit failed half way on the device; see to the disk, then restart this process"
+        elif getattr(error, "code", 0) == errno.EIO or os.strerror(errno.EIO) in str(error):
+            # LMDB reports a write that came out short, as the last one on a full disk does, as an input/output error.
+            remedy = "the disk is full or failing; free some space, nothing was written"
         else:
             remedy = f"{type(error).__name__}: {error}"
         return StoreUnavailableError(f"the store {self._folder} cannot be written: {remedy}")

@@ -10,8 +10,6 @@ from store_steps import commits, put, value_of
 from keyspace.store.api import Store
 from keyspace.store.errors import NotCommitted
 
-pytestmark = pytest.mark.anyio
-
 
 def number(value: int) -> bytes:
     return struct.pack("<q", value)

@@ -10,8 +10,6 @@ from store_adapters import CLUSTER_FILE, NO_CLUSTER
 from keyspace.clock import SystemClock
 from keyspace.store.fdb_adapter import open_fdb
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.skipif(not CLUSTER_FILE, reason=NO_CLUSTER)
 async def test_the_cluster_answers() -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from store_steps import commits, put, rows_of, value_of
 
 from keyspace.store.api import Store
 from keyspace.store.errors import NotCommitted, RetryableError
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_a_commit_is_seen_by_every_later_read_version(store: Store, prefix: bytes) -> None:

@@ -21,8 +21,6 @@ from keyspace.store.errors import (
     ValueTooLarge,
 )
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.case(64)
 @pytest.mark.parametrize("size", [99_999, 100_000, 100_001])

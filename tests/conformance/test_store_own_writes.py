@@ -9,8 +9,6 @@ from store_steps import commits, keys_of, put, rows_of, value_of
 
 from keyspace.store.api import KeyRange, Store
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_point_reads_see_own_sets_and_clears(store: Store, prefix: bytes) -> None:
     await put(store, (prefix + b"a", b"old"), (prefix + b"b", b"old"))

@@ -8,8 +8,6 @@ from store_steps import commits, keys_of, put, rows_of
 from keyspace.store.api import KeyRange, Store
 from keyspace.store.errors import NotCommitted, StoreError
 
-pytestmark = pytest.mark.anyio
-
 
 async def fill(store: Store, prefix: bytes, count: int = 10) -> list[bytes]:
     keys = [prefix + b"%02d" % index for index in range(count)]

@@ -12,8 +12,6 @@ from keyspace.store.api import KeyRange, Store
 from keyspace.store.errors import AccessedUnreadable, NotCommitted, StoreError, UsageError
 from keyspace.store.stamps import STAMP_BYTES, stamp_version
 
-pytestmark = pytest.mark.anyio
-
 BLANK = b"\x00" * STAMP_BYTES
 
 

@@ -12,8 +12,6 @@ from keyspace.store.api import Store, Watch
 from keyspace.store.errors import NotCommitted, StoreError, TooManyWatches
 from keyspace.store.sizes import WATCH_COUNT_MAX
 
-pytestmark = pytest.mark.anyio
-
 
 async def watch(store: Store, key: bytes) -> Watch:
     """Set a watch in a transaction of its own."""
