@@ -45,22 +45,20 @@ class AttemptRun:
         self._call = call
         self._attempt = attempt
         self._value_bytes_max = value_bytes_max
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Outcome] | None = None
         self._in_thread = False
 
     def start(self, on_end: Callable[[Outcome], None]) -> None:
         """Start the callback on the running event loop; `on_end` hears its outcome there, once, when it has truly ended."""
         context = self._call.context.copy()
         context.run(bind_attempt, self._attempt)
-        self._task = asyncio.get_running_loop().create_task(self._run(on_end), name=self.label, context=context)
+        self._task = asyncio.get_running_loop().create_task(self._outcome(), name=self.label, context=context)
+        self._task.add_done_callback(lambda task: on_end(_ended(task)))
 
     def cancel(self) -> None:
         """Ask an async callback to end; a thread cannot be asked."""
         if self._task is not None and not self._in_thread:
             self._task.cancel()
-
-    async def _run(self, on_end: Callable[[Outcome], None]) -> None:
-        on_end(await self._outcome())
 
     async def _outcome(self) -> Outcome:
         call = self._call
@@ -103,6 +101,11 @@ class AttemptRun:
         if error is not None:
             raise error
         return value
+
+
+def _ended(task: asyncio.Task[Outcome]) -> Outcome:
+    # Cancelled before its first line ran, the callback never began; the slot must come free all the same.
+    return failed_outcome(asyncio.CancelledError()) if task.cancelled() else task.result()
 
 
 def _deliver(ended: asyncio.Future[_Return], value: _Return) -> None:

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-
 from ryusen import App, ConfigurationError, Context, DeclarationRefused, Retry
 from ryusen.durations import DURATION_MS_MAX, parse_duration_ms
 from ryusen.protocol.frames import RetryPolicy
@@ -175,7 +174,7 @@ def test_what_cannot_be_a_workflow_function_is_refused() -> None:
 
     async def keyword(ctx: Context, *, option: int) -> None: ...
 
-    async def lost(ctx: Context, order: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+    async def lost(ctx: Context, order: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     for handler in (plain, no_context, too_many, keyword, lost):
         with pytest.raises(ConfigurationError):

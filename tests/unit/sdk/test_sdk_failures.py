@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from ryusen import ApiError, DeclarationRefused, DuplicateStepId, InvalidValue, NonRetryable, RetryAfter, StepFailed
 from ryusen.failures import describe_exception, encode_result, step_failed
 from ryusen.protocol.frames import Failure
@@ -153,7 +152,7 @@ class Treacherous:
 
 @pytest.mark.parametrize(
     "value",
-    [(n for n in ()), threading.Lock(), lambda: 1, {1, 2}, object(), Treacherous(), float("nan"), {"deep": [open]}],
+    [iter(()), threading.Lock(), lambda: 1, {1, 2}, object(), Treacherous(), float("nan"), {"deep": [open]}],
 )
 @pytest.mark.parametrize("annotation", [UNTYPED, Any, dict, Treacherous])
 def test_a_result_that_cannot_travel_is_a_failure_and_not_silence(value: Any, annotation: Any) -> None:

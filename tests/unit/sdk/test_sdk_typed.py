@@ -13,7 +13,6 @@ from uuid import UUID
 import msgspec
 import pydantic
 import pytest
-
 from ryusen import InvalidValue
 from ryusen.typed import UNTYPED, decode_typed, encode_typed
 

@@ -14,7 +14,6 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from ryusen import InvalidValue
 from ryusen.protocol.values import DEPTH_MAX, check_value, decode_value, encode_value
 
@@ -49,9 +48,9 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, list):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, float):
-        return math.copysign(1, left) == math.copysign(1, right) and left == right
+        return (math.copysign(1, left), left) == (math.copysign(1, right), right)
     if isinstance(left, datetime):
-        return left == right and left.utcoffset() == right.utcoffset()
+        return (left, left.utcoffset()) == (right, right.utcoffset())
     return bool(left == right)
 
 
@@ -151,7 +150,7 @@ cyclic["a"].append(cyclic)
         (OrderedDict(a=1), "$", "plain dict"),
         (defaultdict(list), "$", "plain dict"),
         (bytearray(b"x"), "$", "bytearray"),
-        ({"f": (n for n in ())}, "$.f", "generator"),
+        ({"f": iter(())}, "$.f", "tuple_iterator"),
         (object(), "$", "object"),
         (cyclic, "$.a[0]", "contains itself"),
         (nested(DEPTH_MAX + 1), "$" + "[0]" * DEPTH_MAX, "deeper"),
