@@ -312,7 +312,7 @@ async def _run(config: Config, role: str, body: Body) -> int:
             "started",
             extra={
                 "role": role,
-                "process": process.process_id,
+                "process_id": process.process_id,
                 "pid": os.getpid(),
                 "store": process.keyspace.store.name,
             },
