@@ -18,7 +18,7 @@ import msgspec
 from ryusen.errors import InvalidValue
 from ryusen.protocol.values import DEPTH_MAX, decode_value, encode_value, format_path
 
-__all__ = ["UNTYPED", "decode_typed", "encode_typed"]
+__all__ = ["UNTYPED", "decode_typed", "encode_typed", "is_model"]
 
 
 class _Untyped:
@@ -133,6 +133,11 @@ def _walk(plain: Any, path: str = "$") -> Iterable[tuple[str, Any]]:
     yield path, plain
     for name, child in _children(plain) or ():
         yield from _walk(child, path + format_path([name])[1:])
+
+
+def is_model(kind: type) -> bool:
+    """Return whether a type describes its own fields: a dataclass, or a msgspec or pydantic model."""
+    return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct) or _is_pydantic(kind)
 
 
 def _is_untyped(annotation: Any) -> bool:

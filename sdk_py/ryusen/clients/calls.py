@@ -12,7 +12,7 @@ from ryusen.clients.exchange import Call, path_of
 from ryusen.errors import ApiError, ConfigurationError
 from ryusen.protocol.manifest import Manifest, encode_manifest, validate_manifest
 from ryusen.protocol.names import name_fault
-from ryusen.typed import encode_typed
+from ryusen.typed import UNTYPED, encode_typed, is_model
 
 __all__ = ["Calls", "EventReceipt", "Page", "read_generation", "read_page", "read_receipt"]
 
@@ -173,10 +173,8 @@ def _encode(body: dict[str, Any]) -> bytes:
 
 
 def _annotation_of(payload: object) -> Any:
-    # A payload has no annotation; its own type says how to spell it, and only the service's reader decodes it.
-    kind = type(payload)
-    is_plain = payload is None or kind in (bool, int, float, str, bytes, list, tuple, dict)
-    return Any if is_plain else kind
+    # A payload has no annotation: a model's own type says how to spell it; a set or a Decimal would tell its reader nothing.
+    return type(payload) if is_model(type(payload)) else UNTYPED
 
 
 def _require(fault: str | None, what: str) -> None:
