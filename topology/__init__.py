@@ -1,1 +1,1 @@
-"""Named topologies and the launcher of the local ones."""
+"""Named local topologies of real processes, a launcher for them, and the demo."""
