@@ -86,7 +86,7 @@ class Client:
         Args:
             name: the event's name, 1 to 200 characters.
             payload: a portable value, a dataclass or a model.
-            idempotency_key: makes repeating the submission harmless; 1 to 200 printable ASCII characters.
+            idempotency_key: makes repeating the submission harmless; 1 to 256 printable ASCII characters.
             correlation: pairs that waits may match.
             timestamp_ms: when it happened, by your clock, Unix epoch milliseconds.
 

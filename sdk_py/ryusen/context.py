@@ -12,6 +12,7 @@ from ryusen.annotations import result_annotation
 from ryusen.durations import Duration, parse_duration_ms
 from ryusen.errors import DeclarationRefused, NotInAttempt
 from ryusen.protocol.frames import StepDeclaration
+from ryusen.protocol.limits import ATTEMPT_TIMEOUT_MS_MAX, LOCATION_CHARS_MAX
 from ryusen.protocol.names import name_fault
 from ryusen.retry import Retry
 
@@ -134,7 +135,7 @@ class Step:
             fn: the callback, async or plain. An argument that is itself called retry, timeout or name: use functools.partial.
             *args: its positional arguments.
             retry: when to try again; three attempts, from 1 s doubling to 5 min, by default.
-            timeout: how long one attempt may take, 1 ms to one year; no limit by default.
+            timeout: how long one attempt may take, 1 ms to seven days; no limit by default.
             name: shown to people in place of the id; 1 to 200 characters.
             **kwargs: its keyword arguments.
 
@@ -169,8 +170,10 @@ class Step:
             id=step_id,
             name=name or "",
             retry=(retry or _DEFAULT_RETRY).policy(),
-            timeout_ms=None if timeout is None else parse_duration_ms(timeout, "timeout"),
-            location=location,
+            timeout_ms=None
+            if timeout is None
+            else parse_duration_ms(timeout, "timeout", most_ms=ATTEMPT_TIMEOUT_MS_MAX),
+            location=location[-LOCATION_CHARS_MAX:],
         )
         call = StepCall(declaration, callback, args, kwargs, result_annotation(callback), contextvars.copy_context())
         return await self._host.resolve(call)

@@ -13,7 +13,7 @@ import msgspec
 
 from ryusen.errors import DeclarationRefused, DuplicateStepId, InvalidValue, NonRetryable, RetryAfter, StepFailed
 from ryusen.protocol.frames import Failure
-from ryusen.protocol.limits import DETAILS_BYTES_MAX, MESSAGE_CHARS_MAX
+from ryusen.protocol.limits import DETAILS_BYTES_MAX, MESSAGE_BYTES_MAX
 from ryusen.protocol.values import decode_value, encode_value
 from ryusen.typed import encode_typed
 
@@ -37,7 +37,7 @@ INVALID_VALUE = "sdk.invalid_value"
 _FRAMES_MAX = 10  # innermost frames of a traceback, the ones that name the fault
 _CAUSES_MAX = 5
 _MEMBERS_MAX = 10  # exceptions of a group
-_PART_CHARS_MAX = 500  # text of a cause, a member or a frame
+_PART_BYTES_MAX = 500  # text of a cause, a member or a frame
 
 
 def describe_exception(exc: BaseException) -> Failure:
@@ -49,7 +49,7 @@ def describe_exception(exc: BaseException) -> Failure:
         category = f"sdk.{exc.code}"
     elif isinstance(exc, InvalidValue):
         category = INVALID_VALUE
-    message = _shortened(_text(exc), MESSAGE_CHARS_MAX)
+    message = _shortened(_text(exc), MESSAGE_BYTES_MAX)
     return Failure(category=category, message=message, details=_details(exc), attempts=attempts)
 
 
@@ -79,7 +79,7 @@ def encode_result(value: object, annotation: Any, limit_bytes: int, field: str) 
     except InvalidValue as exc:
         return invalid_result(field, exc)
     except Exception as exc:  # noqa: BLE001 - user code runs here: comparisons, properties, validators
-        return invalid_result(field, InvalidValue(f"encoding it raised {_text(exc):.{_PART_CHARS_MAX}}"))
+        return invalid_result(field, InvalidValue(f"encoding it raised {_text(exc):.{_PART_BYTES_MAX}}"))
     if len(data) > limit_bytes:
         return Failure(
             category=INVALID_RESULT,
@@ -91,11 +91,11 @@ def encode_result(value: object, annotation: Any, limit_bytes: int, field: str) 
 
 def invalid_result(field: str, error: InvalidValue) -> Failure:
     """Return the failure of a result that has no portable encoding."""
-    path = _shortened(error.path, _PART_CHARS_MAX)
-    reason = _shortened(error.reason, _PART_CHARS_MAX)
+    path = _shortened(error.path, _PART_BYTES_MAX)
+    reason = _shortened(error.reason, _PART_BYTES_MAX)
     return Failure(
         category=INVALID_RESULT,
-        message=f"{field} is not a portable value: {path}: {reason}",
+        message=_shortened(f"{field} is not a portable value: {path}: {reason}", MESSAGE_BYTES_MAX),
         details=msgspec.Raw(encode_value({"field": field, "path": path, "reason": reason})),
     )
 
@@ -111,11 +111,12 @@ def _text(exc: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8") or type(exc).__name__
 
 
-def _shortened(text: str, chars_max: int) -> str:
-    if len(text) <= chars_max:
-        return text
-    note = f"... [{len(text)} characters, shortened to {chars_max}]"
-    return text[: chars_max - len(note)] + note
+def _shortened(text: str, bytes_max: int) -> str:
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= bytes_max:
+        return data.decode()
+    note = f"... [{len(data)} bytes, shortened to {bytes_max}]"
+    return data[: bytes_max - len(note)].decode("utf-8", "ignore") + note
 
 
 def _details(exc: BaseException) -> msgspec.Raw | None:
@@ -139,7 +140,7 @@ def _own_details(details: object) -> msgspec.Raw:
     try:
         data = encode_value(details)
     except InvalidValue as exc:
-        return _fitting({"details_omitted": str(exc)[:_PART_CHARS_MAX]})
+        return _fitting({"details_omitted": str(exc)[:_PART_BYTES_MAX]})
     if len(data) > DETAILS_BYTES_MAX:
         return _fitting({"details_omitted": f"{len(data)} bytes; the limit is {DETAILS_BYTES_MAX}"})
     return msgspec.Raw(data)
@@ -162,11 +163,11 @@ def _fitting(described: dict[str, object]) -> msgspec.Raw:
 def _type_name(exc: BaseException) -> str:
     kind = type(exc)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return _shortened(name.encode("utf-8", "backslashreplace").decode("utf-8"), _PART_CHARS_MAX)
+    return _shortened(name.encode("utf-8", "backslashreplace").decode("utf-8"), _PART_BYTES_MAX)
 
 
 def _brief(exc: BaseException) -> dict[str, object]:
-    return {"type": _type_name(exc), "message": _shortened(_text(exc), _PART_CHARS_MAX)}
+    return {"type": _type_name(exc), "message": _shortened(_text(exc), _PART_BYTES_MAX)}
 
 
 def _causes(exc: BaseException) -> list[dict[str, object]]:
@@ -187,6 +188,6 @@ def _frames(exc: BaseException) -> list[str]:
     # Names and lines only: source text is not read and local values never travel.
     entries = [(frame.f_code, line) for frame, line in traceback.walk_tb(exc.__traceback__)]
     return [
-        _shortened(f"{code.co_filename}:{line} in {code.co_qualname}", _PART_CHARS_MAX)
+        _shortened(f"{code.co_filename}:{line} in {code.co_qualname}", _PART_BYTES_MAX)
         for code, line in entries[-_FRAMES_MAX:]
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ryusen.durations import Duration, parse_duration_ms, shown
 from ryusen.errors import DeclarationRefused
 from ryusen.protocol.frames import RetryPolicy
-from ryusen.protocol.limits import ATTEMPTS_MAX, BACKOFF_COEFFICIENT_MAX
+from ryusen.protocol.limits import ATTEMPTS_MAX, BACKOFF_COEFFICIENT_MAX, RETRY_DELAY_MS_MAX
 
 __all__ = ["Retry"]
 
@@ -19,9 +19,9 @@ class Retry:
 
     Args:
         attempts: how often the callback may fail, the first attempt included: 1 means no retry; at most 1,000.
-        initial: the delay before the second attempt; 0 to one year.
-        coefficient: the factor from one delay to the next; 1 to 100.
-        cap: the longest delay; at least `initial`, at most one year.
+        initial: the delay before the second attempt; 0 to 30 days.
+        coefficient: the factor from one delay to the next; 1 to 1,000.
+        cap: the longest delay; at least `initial`, at most 30 days.
 
     Raises:
         DeclarationRefused: a value outside its bounds; nothing is clamped.
@@ -53,8 +53,8 @@ class Retry:
                 BACKOFF_COEFFICIENT_MAX,
                 f"{shown(coefficient)}; allowed are 1 to {BACKOFF_COEFFICIENT_MAX:g}",
             )
-        initial_ms = parse_duration_ms(self.initial, "retry.initial", least_ms=0)
-        cap_ms = parse_duration_ms(self.cap, "retry.cap", least_ms=0)
+        initial_ms = parse_duration_ms(self.initial, "retry.initial", least_ms=0, most_ms=RETRY_DELAY_MS_MAX)
+        cap_ms = parse_duration_ms(self.cap, "retry.cap", least_ms=0, most_ms=RETRY_DELAY_MS_MAX)
         if cap_ms < initial_ms:
             raise DeclarationRefused(
                 "invalid_argument", "retry.cap", initial_ms, f"a cap of {cap_ms} ms is below initial, {initial_ms} ms"

@@ -38,7 +38,7 @@ def serve(
         app: the application.
         url: the service's address, such as ws://127.0.0.1:8080; `RYUSEN_URL` by default.
         key: the workspace's bearer key; `RYUSEN_KEY` by default.
-        capacity: callbacks at once, 1 to 1,000.
+        capacity: callbacks at once, 1 to 200.
         release: the deployed release's name.
         grace: how long a stopped worker may finish what it runs.
 

@@ -18,7 +18,7 @@ __all__ = ["Calls", "EventReceipt", "Page", "read_generation", "read_page", "rea
 
 S = TypeVar("S")
 
-KEY_CHARS_MAX = 200
+KEY_CHARS_MAX = 256
 """Characters of an idempotency key."""
 
 

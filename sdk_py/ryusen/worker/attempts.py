@@ -20,6 +20,7 @@ from ryusen.durations import parse_duration_ms
 from ryusen.errors import DeclarationRefused, NonRetryable, RetryAfter
 from ryusen.failures import describe_exception, encode_result
 from ryusen.protocol.frames import Failed, Failure, Outcome, Succeeded
+from ryusen.protocol.limits import RETRY_DELAY_MS_MAX
 
 __all__ = ["AttemptRun", "failed_outcome"]
 
@@ -120,7 +121,8 @@ def failed_outcome(exc: BaseException) -> Failed:
         return Failed(failure=failure, retryable=False)
     if isinstance(exc, RetryAfter):
         try:
-            return Failed(failure=failure, retry_after_ms=parse_duration_ms(exc.delay, "RetryAfter.delay", least_ms=0))
+            delay_ms = parse_duration_ms(exc.delay, "RetryAfter.delay", least_ms=0, most_ms=RETRY_DELAY_MS_MAX)
+            return Failed(failure=failure, retry_after_ms=delay_ms)
         except DeclarationRefused as refusal:
             # The step's own policy decides when; the mistake is shown where the failure is read.
             return Failed(failure=describe_exception(refusal))

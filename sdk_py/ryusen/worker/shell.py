@@ -38,8 +38,8 @@ _log = logging.getLogger("ryusen.worker")
 WORKER_PATH = "/v1/worker"
 """Where a dispatcher takes worker sessions."""
 CAPACITY_DEFAULT = 10
-CAPACITY_MAX = 1_000
-"""Callbacks at once in one process; plain ones are threads."""
+CAPACITY_MAX = 200
+"""Callbacks at once in one process; plain ones are threads, and a hello must be able to list them all."""
 GRACE_MS_DEFAULT = 30_000
 
 CONNECT_S = 10.0
@@ -71,7 +71,7 @@ class WorkerOptions:
     Args:
         url: the dispatcher's address: ws, wss, http or https; the path is `/v1/worker` unless it has one.
         key: the workspace's bearer key.
-        capacity: callbacks at once, 1 to 1,000.
+        capacity: callbacks at once, 1 to 200.
         release: the deployed release's name, for release choice and for people.
         grace_ms: how long a stopped worker may finish what it runs.
     """

@@ -34,7 +34,7 @@ PASS_MS_MAX = 300_000
 """How long one turn of a pass may take; code outside steps is meant to be short."""
 OVERRUN_WARN_MS = 5_000
 """How long a callback may go on after its timeout before it is named in a warning."""
-HELD_EXTRA_MAX = 64
+HELD_EXTRA_MAX = 56
 """Deliveries held beyond the capacity: passes under way and frames kept until settled. More is given back."""
 RECENT_MAX = 1_024
 """Request ids remembered after their work is forgotten, to know a repeated delivery."""

@@ -99,7 +99,7 @@ def test_frames_of_an_older_session_are_dropped() -> None:
 
 
 def test_everything_held_is_renewed_in_pages() -> None:
-    bench = Bench(capacity=10).up()
+    bench = Bench(capacity=20).up()
     for number in range(70):
         bench.get(assign(f"q{number}", "discovery"))
     assert bench.after(RENEW_MS - 1) == []

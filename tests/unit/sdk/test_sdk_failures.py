@@ -11,7 +11,7 @@ import pytest
 from ryusen import ApiError, DeclarationRefused, DuplicateStepId, InvalidValue, NonRetryable, RetryAfter, StepFailed
 from ryusen.failures import describe_exception, encode_result, step_failed
 from ryusen.protocol.frames import Failure
-from ryusen.protocol.limits import DETAILS_BYTES_MAX, MESSAGE_CHARS_MAX
+from ryusen.protocol.limits import DETAILS_BYTES_MAX, MESSAGE_BYTES_MAX
 from ryusen.protocol.values import decode_value
 from ryusen.typed import UNTYPED
 
@@ -86,7 +86,7 @@ def test_any_exception_becomes_a_failure(exc: BaseException, message: str) -> No
     details = decode_value(bytes(failure.details or b"null"))
     assert details["type"].endswith(type(exc).__name__)
     assert any("raise_it" in line for line in details["traceback"])
-    assert len(msgspec.json.encode(failure)) < MESSAGE_CHARS_MAX + DETAILS_BYTES_MAX
+    assert len(msgspec.json.encode(failure)) < MESSAGE_BYTES_MAX + DETAILS_BYTES_MAX
 
 
 def test_causes_and_members_are_told_and_bounded() -> None:
@@ -99,14 +99,20 @@ def test_causes_and_members_are_told_and_bounded() -> None:
 
 @pytest.mark.case(46)
 @pytest.mark.parametrize(
-    "size", [MESSAGE_CHARS_MAX - 1, MESSAGE_CHARS_MAX, MESSAGE_CHARS_MAX + 1, MESSAGE_CHARS_MAX * 50]
+    "size", [MESSAGE_BYTES_MAX - 1, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX + 1, MESSAGE_BYTES_MAX * 50]
 )
 def test_a_long_message_says_that_it_was_shortened(size: int) -> None:
     """Case 046: a huge message neither hangs nor is cut in silence."""
     message = describe_exception(ValueError("x" * size)).message
-    assert len(message) <= MESSAGE_CHARS_MAX
-    assert (message == "x" * size) == (size <= MESSAGE_CHARS_MAX)
-    assert message.endswith(f"[{size} characters, shortened to {MESSAGE_CHARS_MAX}]") == (size > MESSAGE_CHARS_MAX)
+    assert len(message.encode()) <= MESSAGE_BYTES_MAX
+    assert (message == "x" * size) == (size <= MESSAGE_BYTES_MAX)
+    assert message.endswith(f"[{size} bytes, shortened to {MESSAGE_BYTES_MAX}]") == (size > MESSAGE_BYTES_MAX)
+
+
+def test_a_long_message_in_any_script_fits_its_bytes() -> None:
+    message = describe_exception(ValueError("注" * 5_000)).message
+    assert MESSAGE_BYTES_MAX - 4 < len(message.encode()) <= MESSAGE_BYTES_MAX
+    assert message.endswith("[15000 bytes, shortened to 4096]")
 
 
 @pytest.mark.parametrize(
