@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ryusen.durations import Duration, parse_duration_ms, shown
 from ryusen.errors import DeclarationRefused
@@ -32,11 +32,17 @@ class Retry:
     coefficient: float = 2.0
     cap: Duration = "5m"
 
+    _policy: RetryPolicy = field(init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
-        self.policy()
+        # Worked out once: a pass over a thousand steps asks a thousand times.
+        object.__setattr__(self, "_policy", self._checked())
 
     def policy(self) -> RetryPolicy:
         """Return the policy as it travels."""
+        return self._policy
+
+    def _checked(self) -> RetryPolicy:
         if type(self.attempts) is not int or not 1 <= self.attempts <= ATTEMPTS_MAX:
             raise DeclarationRefused(
                 "invalid_argument",
