@@ -15,7 +15,7 @@ from pathlib import Path
 
 from keyspace.clock import Clock
 from keyspace.store import sizes
-from keyspace.store.embedded_commit import Changes, CommitRequest, Serializer
+from keyspace.store.embedded_commit import Changes, Serializer
 from keyspace.store.embedded_committer import Committer, InlineCommitter, ThreadCommitter
 from keyspace.store.embedded_format import prepare, read_meta
 from keyspace.store.embedded_transaction import EmbeddedTransaction
@@ -76,8 +76,7 @@ class EmbeddedStore:
             transaction.cancel()
         self.watches.close()
         with suppress(StoreError):
-            # Commits are taken in order, so when an empty one is done, those before it are.
-            await self.committer.commit(CommitRequest([], None, [], [], set(), []))
+            await self.committer.finish()
         self._release()
 
     def take_snapshot(self, transaction: EmbeddedTransaction) -> tuple[Snapshot, int]:
@@ -158,12 +157,14 @@ class _Folder:
         try:
             start = prepare(self.engine, clock.now_ms())
             self.board = WakeBoard(path)
+            # A mark above what the file holds was left by another file, as when an older copy was put back.
+            self.board.durable_version = min(self.board.durable_version, start.version)
             _sync_folder(path)
         except BaseException:
             self.engine.close()
             raise
         serializer = Serializer(self.engine, clock, start)
-        self.committer = ThreadCommitter(self.engine, serializer, self.board.publish, clock)
+        self.committer = ThreadCommitter(self.engine, serializer, self.board.publish, self.board, clock)
 
     def close(self) -> None:
         self.committer.close()

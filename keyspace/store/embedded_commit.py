@@ -2,7 +2,7 @@
 
 A group of commits becomes one engine batch at one commit version. Inside it each transaction has its order, is judged
 against every commit after its read version (earlier ones of its own group included), and is applied or refused. Nobody is
-told of anything before the engine has synced the batch.
+told of its commit before the engine has synced the batch.
 
 Rows of the upper layer, in the engine's system range:
     0xff/log/<8-byte version>   the write conflict ranges of that version (conflict.py)
@@ -32,7 +32,7 @@ from keyspace.store.engine import Engine, Snapshot, WriteBatch
 from keyspace.store.errors import NotCommitted, StoreError, TransactionTooOld
 from keyspace.store.stamps import pack_stamp, place_stamp
 
-__all__ = ["Changes", "CommitRequest", "Serializer"]
+__all__ = ["Changes", "CommitRequest", "Outcome", "Serializer"]
 
 LOG_BEGIN = b"\xff/log/"
 LOG_END = b"\xff/log0"
@@ -74,6 +74,19 @@ class Changes(NamedTuple):
     ranges: list[KeyRange]
 
 
+class Outcome(NamedTuple):
+    """What became of a group."""
+
+    changes: Changes
+    is_durable: bool
+    """False when the engine owes it a sync."""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the engine committed anything."""
+        return bool(self.changes.keys or self.changes.ranges)
+
+
 class Serializer:
     """Judges and applies groups for one process; used by one thread at a time."""
 
@@ -92,8 +105,8 @@ class Serializer:
         finally:
             snapshot.close()
 
-    def commit(self, requests: Sequence[CommitRequest]) -> Changes:
-        """Judge, apply and sync `requests` as one group; each then has its version or its error.
+    def commit(self, requests: Sequence[CommitRequest]) -> Outcome:
+        """Judge and apply `requests` as one group; each then has its version or its error.
 
         Raises:
             StoreError: the engine failed. No request's `error` or `version` may be looked at; the error is everyone's.
@@ -107,21 +120,22 @@ class Serializer:
             now_ms = self._clock.now_ms()
             version = _next_version(meta, now_ms)
             changes = self._apply_group(batch, requests, version)
+            is_durable = False
             if changes.keys or changes.ranges:
                 batch.put(LOG_BEGIN + _VERSION.pack(version), encode_written(Written(*changes)))
                 dropped = self._trim(batch, meta, version)
                 batch.put(META_KEY, Meta(FORMAT_VERSION, version, now_ms, dropped).encode())
-                batch.commit()
+                is_durable = batch.commit()
+            else:
+                batch.abort()
         except BaseException:
             batch.abort()
             # What this group added may not have been committed: forget it, and tail the engine's own rows from before it.
             self._log = ConflictLog(base_version)
             raise
-        if not changes.keys and not changes.ranges:
-            batch.abort()
         self._commit_count += 1
         self._log.drop_up_to(self._log.version - RETAINED_VERSIONS)
-        return changes
+        return Outcome(changes, is_durable)
 
     def _apply_group(self, batch: WriteBatch, requests: Sequence[CommitRequest], version: int) -> Changes:
         keys: set[bytes] = set()

@@ -2,6 +2,11 @@
 
 The thread takes everything that waits, up to a bound, commits it as one group, and wakes each event loop once a group.
 A caller that is cancelled while it waits leaves its request behind: it commits or not, and nobody is told.
+
+**One sync a group.** An engine may leave the last step of a commit to the next sync. A group is then acknowledged by the
+commit of the group that follows it, when one is waiting, and otherwise by a sync of its own. Between the two it can be
+seen, as a cluster's never could, so a read-only transaction that may have seen it waits for `make_durable` before it
+commits; one that writes is ordered, and therefore durable, behind it.
 """
 
 from __future__ import annotations
@@ -17,10 +22,10 @@ from typing import Protocol
 from keyspace.clock import Clock
 from keyspace.store.embedded_commit import Changes, CommitRequest, Serializer
 from keyspace.store.engine import Engine
-from keyspace.store.errors import BatchThrottled, StoreError, StoreUnavailableError
+from keyspace.store.errors import BatchThrottled, CommitUnknownResult, StoreError, StoreUnavailableError
 from keyspace.store.stamps import BATCH_COUNT_MAX
 
-__all__ = ["Committer", "InlineCommitter", "ThreadCommitter"]
+__all__ = ["Committer", "DurableMark", "InlineCommitter", "ThreadCommitter"]
 
 GROUP_COUNT_MAX = 256
 """Commits in one synced group: enough to share a sync well, few enough to keep the write lock short."""
@@ -41,9 +46,23 @@ class Committer(Protocol):
         """Return once `request` is durable, or raise its error."""
         ...
 
-    def close(self) -> None:
-        """Finish what waits; later commits are refused."""
+    async def make_durable(self, version: int) -> None:
+        """Return once everything up to commit version `version` is durable."""
         ...
+
+    async def finish(self) -> None:
+        """Return once every commit asked for before has ended."""
+        ...
+
+    def close(self) -> None:
+        """End; later commits are refused."""
+        ...
+
+
+class DurableMark(Protocol):
+    """The greatest commit version known to be durable, over all processes; may lag, never leads."""
+
+    durable_version: int
 
 
 class InlineCommitter:
@@ -59,9 +78,15 @@ class InlineCommitter:
         """Commit `request` at once, as a group of one."""
         if self._is_closed:
             raise StoreUnavailableError("the store is closed")
-        self._publish(self._serializer.commit([request]))
+        self._publish(self._serializer.commit([request]).changes)
         if request.error is not None:
             raise request.error
+
+    async def make_durable(self, version: int) -> None:
+        """Do nothing: memory has no later."""
+
+    async def finish(self) -> None:
+        """Do nothing: no commit outlives its call."""
 
     def close(self) -> None:
         """Refuse later commits."""
@@ -70,10 +95,17 @@ class InlineCommitter:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    request: CommitRequest
+    """A caller: of a commit, or, without a request, of everything up to `version` being durable."""
+
+    request: CommitRequest | None
+    version: int
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[None]
     error: StoreError | None = field(default=None)
+
+    def fail(self, error: StoreError) -> None:
+        # Each waiter raises its own copy: one exception raised in many tasks would share a traceback.
+        self.error = type(error)(error.args[0], code=error.code)
 
     def settle(self) -> None:
         if self.done.done():
@@ -87,28 +119,33 @@ class _Waiting:
 class ThreadCommitter:
     """The one thread of a process that writes to one file; shared by all its stores on that file."""
 
-    def __init__(self, engine: Engine, serializer: Serializer, publish: Publish, clock: Clock) -> None:
+    def __init__(
+        self, engine: Engine, serializer: Serializer, publish: Publish, mark: DurableMark, clock: Clock
+    ) -> None:
         """Start the thread."""
         self._engine = engine
         self._serializer = serializer
         self._publish = publish
-        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
-        self._is_closed = False
+        self._mark = mark
         self._clock = clock
         self._checked_ms = clock.monotonic_ms()
+        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="store-committer", daemon=True)
         self._thread.start()
 
     async def commit(self, request: CommitRequest) -> None:
         """Queue `request` for the next group and wait for its sync."""
-        if self._is_closed:
-            raise StoreUnavailableError("the store is closed")
-        if self._queue.qsize() >= PENDING_COUNT_MAX:
-            raise BatchThrottled("too many commits of this process are waiting")
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(request, loop, loop.create_future())
-        self._queue.put(waiting)
-        await waiting.done
+        await self._wait(request, 0)
+
+    async def make_durable(self, version: int) -> None:
+        """Wait for a sync, unless one has covered `version` already."""
+        if version > self._mark.durable_version:
+            await self._wait(None, version)
+
+    async def finish(self) -> None:
+        """Wait for everything queued before: commits are taken in order."""
+        await self._wait(None, 0)
 
     def close(self) -> None:
         """Commit what waits and end the thread."""
@@ -117,44 +154,96 @@ class ThreadCommitter:
             self._queue.put(None)
             self._thread.join()
 
-    def _run(self) -> None:
-        is_open = True
-        while is_open:
-            first = self._queue.get()
-            if first is None:
-                return
-            group = [first]
-            with suppress(Empty):
-                while len(group) < GROUP_COUNT_MAX:
-                    following = self._queue.get_nowait()
-                    if following is None:
-                        is_open = False
-                        break
-                    group.append(following)
-            self._commit(group)
+    async def _wait(self, request: CommitRequest | None, version: int) -> None:
+        if self._is_closed:
+            raise StoreUnavailableError("the store is closed")
+        if self._queue.qsize() >= PENDING_COUNT_MAX:
+            raise BatchThrottled("too many commits of this process are waiting")
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(request, version, loop, loop.create_future())
+        self._queue.put(waiting)
+        await waiting.done
 
-    def _commit(self, group: Sequence[_Waiting]) -> None:
-        changes: Changes | None = None
+    # -- in the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        unsynced: list[_Waiting] = []
+        is_open = True
+        while is_open or unsynced:
+            group: list[_Waiting] = []
+            if is_open:
+                group, is_open = self._take(is_waiting=not unsynced)
+            if any(waiting.request is not None for waiting in group):
+                unsynced = self._commit(group, unsynced)
+            else:
+                self._sync(unsynced + group)
+                unsynced = []
+            self._check_readers()
+
+    def _take(self, *, is_waiting: bool) -> tuple[list[_Waiting], bool]:
+        """Return what is queued, waiting for a first one if asked to, and whether more may come."""
+        group: list[_Waiting] = []
+        try:
+            while len(group) < GROUP_COUNT_MAX:
+                taken = self._queue.get(block=is_waiting and not group)
+                if taken is None:
+                    return group, False
+                group.append(taken)
+        except Empty:
+            pass
+        return group, True
+
+    def _commit(self, group: list[_Waiting], unsynced: list[_Waiting]) -> list[_Waiting]:
+        """Commit a group, acknowledge what its commit has made durable, and return what a sync is still owed."""
         try:
             self._serializer.catch_up()
-            changes = self._serializer.commit([waiting.request for waiting in group])
+            outcome = self._serializer.commit([waiting.request for waiting in group if waiting.request is not None])
         except StoreError as error:
-            for waiting in group:
-                # Each waiter raises its own copy: one exception raised in many tasks would share a traceback.
-                waiting.error = type(error)(error.args[0], code=error.code)
+            self._fail(group, error)
+            self._sync(unsynced)
+            return []
         except Exception as error:  # noqa: BLE001 - a defect must fail its commits, not end the thread all others wait for
-            for waiting in group:
-                waiting.error = StoreError(f"the commit was refused by a defect, and nothing was written: {error!r}")
+            self._fail(group, StoreError(f"the commit was refused by a defect, and nothing was written: {error!r}"))
+            self._sync(unsynced)
+            return []
+        refused: list[_Waiting] = []
+        accepted: list[_Waiting] = []
+        for waiting in group:
+            if waiting.request is not None:
+                waiting.error, waiting.version = waiting.request.error, waiting.request.version
+            (accepted if waiting.error is None else refused).append(waiting)
+        if outcome.is_written:
+            self._acknowledge(unsynced, refused)
+            self._publish(outcome.changes)
         else:
-            for waiting in group:
-                waiting.error = waiting.request.error
+            accepted = unsynced + accepted
+            self._wake(refused)
+        if not outcome.is_durable:
+            return accepted
+        self._acknowledge(accepted, [])
+        return []
+
+    def _sync(self, unsynced: list[_Waiting]) -> None:
+        if not unsynced:
+            return
+        try:
+            self._engine.sync()
+        except StoreError as error:
+            self._fail(unsynced, CommitUnknownResult(error.args[0]))
+        else:
+            self._acknowledge(unsynced, [])
+
+    def _acknowledge(self, durable: list[_Waiting], refused: list[_Waiting]) -> None:
+        if durable:
+            version = max(waiting.version for waiting in durable)
+            if version > self._mark.durable_version:
+                self._mark.durable_version = version
+        self._wake(durable + refused)
+
+    def _fail(self, group: list[_Waiting], error: StoreError) -> None:
+        for waiting in group:
+            waiting.fail(error)
         self._wake(group)
-        if changes is not None:
-            self._publish(changes)
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._checked_ms > READER_CHECK_MS:
-            self._checked_ms = now_ms
-            self._engine.release_dead_readers()
 
     def _wake(self, group: Sequence[_Waiting]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Waiting]] = {}
@@ -164,6 +253,12 @@ class ThreadCommitter:
             # A loop that has ended has nobody left to tell; what it asked for is committed all the same.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle, settled)
+
+    def _check_readers(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._checked_ms > READER_CHECK_MS:
+            self._checked_ms = now_ms
+            self._engine.release_dead_readers()
 
 
 def _settle(group: Sequence[_Waiting]) -> None:

@@ -66,7 +66,8 @@ def prepare(engine: Engine, now_ms: int, *, format_version: int = FORMAT_VERSION
             batch.abort()
         else:
             batch.put(META_KEY, meta.encode())
-            batch.commit()
+            if not batch.commit():
+                engine.sync()
         return meta
     except BaseException:
         batch.abort()

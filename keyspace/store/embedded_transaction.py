@@ -414,6 +414,9 @@ class EmbeddedTransaction:
     async def _commit(self) -> None:
         if not (self._writes or self._write_keys or self._write_ranges):
             self._expect_watched()
+            self.release_snapshot()
+            if self._read_version is not None:
+                await self._store.committer.make_durable(self._read_version)
             return
         if self._size_bytes > sizes.TRANSACTION_BYTES_MAX:
             raise TransactionTooLarge(

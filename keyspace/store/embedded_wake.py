@@ -2,9 +2,10 @@
 
 `watch-1` is a small memory-mapped file of `SLOT_COUNT` slots, one for each store that watches anything:
 
-    0     active flags, a byte a slot
-    64    missed flags, a byte a slot
-    128   for each slot a row of BUCKET_COUNT bytes, not 0 where the store watches a key of that bucket
+    0     the greatest commit version known to be durable
+    64    active flags, a byte a slot
+    128   missed flags, a byte a slot
+    192   for each slot a row of BUCKET_COUNT bytes, not 0 where the store watches a key of that bucket
 
 Only a slot's owner writes its row. A slot's owner holds the lock of its pipe `wake-<slot>`; the kernel drops it when the
 owner dies, whichever way. A committer looks its written buckets up in every active row, after its commit, and writes one
@@ -32,9 +33,9 @@ __all__ = ["SLOT_COUNT", "WakeBoard", "WakePipe"]
 
 SLOT_COUNT = 64
 """Stores that may watch one folder at the same time."""
-_ACTIVE_AT = 0
-_MISSED_AT = SLOT_COUNT
-_ROWS_AT = 2 * SLOT_COUNT
+_ACTIVE_AT = 64
+_MISSED_AT = _ACTIVE_AT + SLOT_COUNT
+_ROWS_AT = _MISSED_AT + SLOT_COUNT
 _FILE_BYTES = _ROWS_AT + SLOT_COUNT * BUCKET_COUNT
 NOTICE_BYTES_MAX = 4_096
 """What a pipe takes whole or not at all (PIPE_BUF on Linux)."""
@@ -76,8 +77,19 @@ class WakeBoard:
             self._map = mmap.mmap(descriptor, _FILE_BYTES)
         finally:
             os.close(descriptor)
+        self._versions = memoryview(self._map)[:8].cast("Q")
         self._fence = threading.Lock()
         self._writers: dict[int, int] = {}
+
+    @property
+    def durable_version(self) -> int:
+        """The greatest commit version known to be durable: may lag behind the truth and never leads it."""
+        return self._versions[0]
+
+    @durable_version.setter
+    def durable_version(self, version: int) -> None:
+        # Eight aligned bytes are stored at once. Two processes may store in either order, and then it lags.
+        self._versions[0] = version
 
     def claim(self) -> tuple[int, int]:
         """Take a free slot, dead owners' included, and return it with its pipe's descriptor.
@@ -138,6 +150,7 @@ class WakeBoard:
         for descriptor in self._writers.values():
             os.close(descriptor)
         self._writers.clear()
+        self._versions.release()
         self._map.close()
 
     def _tell(self, slot: int, notice: bytes) -> None:

@@ -1,7 +1,7 @@
 """The lower layer of the embedded store: an ordered key-value engine, thin.
 
 The upper layer keeps FoundationDB's rules; an engine keeps bytes. It gives consistent snapshots, one writer at a time over
-every process that has it open, and a `commit` that is durable when it returns. It knows nothing of versions or conflicts.
+every process that has it open, and durability by `sync`. It knows nothing of versions or conflicts.
 Keys are ordered as bytes; those from 0xff belong to the upper layer.
 """
 
@@ -57,8 +57,11 @@ class WriteBatch(Protocol):
         """Remove every key of [begin, end)."""
         ...
 
-    def commit(self) -> None:
-        """Make the batch durable, then visible.
+    def commit(self) -> bool:
+        """Make the batch visible, and return whether it is durable already; if not, the next `sync` makes it so.
+
+        The next batch's `commit` is such a sync too. Whatever happens, a batch is there after a crash only with every
+        batch before it.
 
         Raises:
             StoreUnavailableError: nothing of the batch was written (file or disk full, engine closed).
@@ -89,6 +92,14 @@ class Engine(Protocol):
 
     def write(self) -> WriteBatch:
         """Begin the write; waits for other threads' and processes' writes, and for no process that has died."""
+        ...
+
+    def sync(self) -> None:
+        """Make every batch committed so far durable, whichever process committed it.
+
+        Raises:
+            StoreUnavailableError: the device failed; nobody knows which of them are, and the engine takes no more.
+        """
         ...
 
     def release_dead_readers(self) -> int:

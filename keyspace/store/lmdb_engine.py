@@ -1,4 +1,7 @@
-"""The LMDB engine: one memory-mapped file, snapshot readers without locks, one writer over all processes, synced commits.
+"""The LMDB engine: one memory-mapped file, snapshot readers without locks, one writer over all processes.
+
+A commit syncs its pages and then writes the small page that makes them the newest state, without syncing that one: any
+later sync of the file does. A crash of the machine in between takes the last commit back whole.
 
 LMDB keys end at 511 bytes and FoundationDB's at 10,000. Keys shorter than `SHARED_BYTES` are stored as they are. Longer
 ones share the row of their first `SHARED_BYTES` bytes, whose value lists the remainders in order. No stored short key can
@@ -182,7 +185,7 @@ class _LmdbWrite(_LmdbView):
         except lmdb.Error as error:
             raise self._engine.refusal(error) from error
 
-    def commit(self) -> None:
+    def commit(self) -> bool:
         before = self._engine.last_id()
         try:
             self._txn.commit()
@@ -190,6 +193,7 @@ class _LmdbWrite(_LmdbView):
             if self._engine.last_id() != before or self._engine.has_panicked():
                 raise CommitUnknownResult(f"the device failed while a commit was being written: {error}") from error
             raise self._engine.refusal(error) from error
+        return False
 
     def abort(self) -> None:
         self._txn.abort()
@@ -217,13 +221,19 @@ class LmdbEngine:
         """
         self._folder = folder
         self._env = self._open(map_bytes)
+        self._sync_failure: Exception | None = None
         self.release_dead_readers()
 
     def _open(self, map_bytes: int) -> lmdb.Environment:
         while True:
             try:
                 return lmdb.open(
-                    str(self._folder), map_size=map_bytes, max_readers=READER_COUNT_MAX, readahead=False, mode=0o600
+                    str(self._folder),
+                    map_size=map_bytes,
+                    max_readers=READER_COUNT_MAX,
+                    metasync=False,
+                    readahead=False,
+                    mode=0o600,
                 )
             except lmdb.Error as error:
                 # A host with an address-space limit grants less; the store then ends at what it grants.
@@ -264,9 +274,19 @@ class LmdbEngine:
 
     def write(self) -> _LmdbWrite:
         """Begin the write. The lock is a robust mutex: the next writer takes it over from a process that died."""
+        if self._sync_failure is not None:
+            raise self.refusal(self._sync_failure)
         try:
             return _LmdbWrite(self, self._begin(write=True))
         except (lmdb.Error, OSError) as error:
+            raise self.refusal(error) from error
+
+    def sync(self) -> None:
+        """Sync the file; one that fails is the last, since the kernel may have dropped what it could not write."""
+        try:
+            self._env.sync(True)
+        except (lmdb.Error, OSError) as error:
+            self._sync_failure = error
             raise self.refusal(error) from error
 
     def release_dead_readers(self) -> int:

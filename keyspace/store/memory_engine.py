@@ -97,9 +97,10 @@ class _MemoryWrite(_MemoryView):
         for key in list(self._engine.rows.irange(begin, end, inclusive=(True, False))):
             self._write(key, None)
 
-    def commit(self) -> None:
+    def commit(self) -> bool:
         self._is_open = False
         self._engine.publish(self._sequence, self._touched)
+        return True
 
     def abort(self) -> None:
         if not self._is_open:
@@ -184,6 +185,9 @@ class MemoryEngine:
                 del row.sequences[0], row.values[0]
             if len(row.sequences) == 1 and row.values[0] is None and row.sequences[0] <= oldest:
                 del self.rows[key]
+
+    def sync(self) -> None:
+        """Do nothing: what is committed stays as long as the engine does."""
 
     def release_dead_readers(self) -> int:
         """Return 0: a reader here is an object, and dies with its holder."""

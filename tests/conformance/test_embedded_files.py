@@ -236,7 +236,7 @@ async def test_notices_that_do_not_fit_the_pipe_are_not_lost(folder: Path) -> No
     keys = [b"key/%05d" % index for index in range(4_000)]
     watches = [transaction.watch(key) for key in keys]
     await transaction.commit()
-    board = store._folder.board  # type: ignore[attr-defined]
+    board = store._folder.board
     # Tell it far more than a pipe holds, without giving the event loop a turn to read.
     for _ in range(30):
         for start in range(0, len(keys), 1_000):

@@ -165,7 +165,7 @@ async def test_the_slot_of_a_reader_that_died_is_freed(store: Store, start: Star
     await reader.wait()
     again = await start("increment", 1)
     await finish(again)
-    assert store._engine.release_dead_readers() == 0, "opening the file had freed it"  # type: ignore[attr-defined]
+    assert store._engine.release_dead_readers() == 0, "opening the file had freed it"
 
 
 async def test_a_living_process_frees_the_slot_of_a_reader_that_died(store: Store, start: Start) -> None:
@@ -173,7 +173,7 @@ async def test_a_living_process_frees_the_slot_of_a_reader_that_died(store: Stor
     await expect(reader, "reading")
     reader.kill()
     await reader.wait()
-    assert store._engine.release_dead_readers() == 1  # type: ignore[attr-defined]
+    assert store._engine.release_dead_readers() == 1
 
 
 async def test_watches_fire_across_processes(store: Store, start: Start) -> None:
