@@ -1,0 +1,1 @@
+"""The HTTP API: authenticates, validates, runs one transition, answers after its commit."""

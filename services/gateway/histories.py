@@ -1,0 +1,188 @@
+"""A run's history: pages of it, and a stream that follows it until the run has ended.
+
+The stream is server-sent events. Each entry is an event whose id is its ordinal, so a reader that lost its connection goes on
+after the last one it saw; `end` says that the history is complete. The stream watches the run's record, which every
+transition of the run writes, and reads again after a while in case a notice was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+import anyio
+import msgspec
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from keyspace.errors import Refusal
+from keyspace.layout import HISTORY, RUN
+from keyspace.lifecycle import Phase
+from keyspace.limits import HISTORY_PAGE_ITEMS_MAX, LIST_PAGE_ITEMS_DEFAULT
+from keyspace.store.api import KeyRange, Watch
+from keyspace.store.errors import StoreError
+from keyspace.tx import Tx
+from services.gateway.auth import bearer_secret
+from services.gateway.endpoints import Answer, Call
+from services.gateway.pages import read_integer
+from services.gateway.problems import ApiProblem
+from services.gateway.runs import load_run
+from services.gateway.types import HistoryEntry, HistoryPage
+
+__all__ = ["REREAD_MS", "follow_history", "get_history"]
+
+REREAD_MS = 5_000
+"""How long a stream believes that nothing happened; also how often it says that it lives and asks whether its key does."""
+STREAM_PAGE_ITEMS = 200
+ORDINAL_MAX = 2**53
+_encoder = msgspec.json.Encoder()
+
+
+class _Look(NamedTuple):
+    """What one look at a run saw; the watch is live and must be cancelled when it is not waited for."""
+
+    entries: list[HistoryEntry]
+    is_complete: bool
+    watch: Watch | None
+
+
+async def get_history(call: Call) -> Answer:
+    """Answer the entries after an ordinal."""
+    after = read_integer(call.query, "after", 0, 0, ORDINAL_MAX)
+    limit = read_integer(call.query, "limit", LIST_PAGE_ITEMS_DEFAULT, 1, HISTORY_PAGE_ITEMS_MAX)
+
+    async def page(tx: Tx) -> HistoryPage:
+        run = await load_run(tx, call.workspace, call.parts["run"])
+        entries = await _entries(tx, call.workspace, run.run_id, after, limit)
+        last = entries[-1].ordinal if entries else after
+        is_whole = last >= run.history_count
+        return HistoryPage(
+            items=entries,
+            next_after=None if is_whole else last,
+            is_complete=is_whole and run.phase is Phase.TERMINAL,
+        )
+
+    return Answer(await call.transact("get_history", page))
+
+
+async def follow_history(call: Call) -> Response:
+    """Stream the entries after an ordinal as they are written."""
+    after = read_integer(call.query, "after", _last_event_id(call), 0, ORDINAL_MAX)
+    streams = call.gateway.streams
+    owner = object()
+    try:
+        streams.acquire_on_behalf_of_nowait(owner)
+    except anyio.WouldBlock:
+        raise ApiProblem(
+            "too_many_requests", "As many streams are open as may be.", limit=int(streams.total_tokens)
+        ) from None
+    try:
+        first = await _look(call, after)
+    except BaseException:
+        streams.release_on_behalf_of(owner)
+        raise
+
+    def release() -> None:
+        streams.release_on_behalf_of(owner)
+        if first.watch is not None:
+            first.watch.cancel()
+
+    return _Stream(_events(call, after, first), release)
+
+
+class _Stream(StreamingResponse):
+    """A stream that gives back what it holds however it ends, also when it never began."""
+
+    def __init__(self, events: AsyncIterator[bytes], release: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._release = release
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._release()
+
+
+async def _events(call: Call, after: int, look: _Look) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            for entry in look.entries:
+                yield b"id: %d\ndata: %b\n\n" % (entry.ordinal, _encoder.encode(entry))
+                after = entry.ordinal
+            if look.is_complete:
+                yield b"event: end\ndata: {}\n\n"
+                return
+            if look.watch is not None and not await _changed(call, look.watch):
+                yield b": still here\n\n"
+        finally:
+            if look.watch is not None:
+                look.watch.cancel()
+        if call.gateway.process.drain.is_begun:
+            # Without `end`, so that the reader connects again, elsewhere.
+            return
+        try:
+            await _check_key(call)
+            look = await _look(call, after)
+        except (ApiProblem, Refusal, StoreError):
+            return
+
+
+async def _changed(call: Call, watch: Watch) -> bool:
+    """Return whether the run's record changed before the stream should look anyway."""
+    changed = False
+    async with anyio.create_task_group() as group:
+
+        async def until_changed() -> None:
+            nonlocal changed
+            # A lost watch is a reason to look, like one that fired.
+            with suppress(StoreError):
+                await watch.wait()
+            changed = True
+            group.cancel_scope.cancel()
+
+        async def until_drained() -> None:
+            await call.gateway.process.drain.wait()
+            group.cancel_scope.cancel()
+
+        group.start_soon(until_changed, name="history watch")
+        group.start_soon(until_drained, name="history drain")
+        await call.gateway.process.clock.sleep_ms(REREAD_MS)
+        group.cancel_scope.cancel()
+    return changed
+
+
+async def _check_key(call: Call) -> None:
+    """End the stream soon after its key was revoked."""
+    await call.gateway.keys.identify(bearer_secret(call.request.headers.get("authorization")))
+
+
+async def _look(call: Call, after: int) -> _Look:
+    async def read(tx: Tx) -> _Look:
+        run = await load_run(tx, call.workspace, call.parts["run"])
+        entries = await _entries(tx, call.workspace, run.run_id, after, STREAM_PAGE_ITEMS)
+        last = entries[-1].ordinal if entries else after
+        if last < run.history_count:
+            return _Look(entries, False, None)
+        if run.phase is Phase.TERMINAL:
+            return _Look(entries, True, None)
+        return _Look(entries, False, tx.watch(RUN.at(call.workspace, run.run_id)))
+
+    return await call.transact("follow_history", read)
+
+
+async def _entries(tx: Tx, workspace: str, run_id: str, after: int, limit: int) -> list[HistoryEntry]:
+    span = KeyRange(HISTORY.at(workspace, run_id, after + 1).data, HISTORY.span(workspace, run_id).end)
+    found = []
+    for key, value in await tx.page(span, limit=limit, snapshot=True):
+        record = HISTORY.codec.decode(value)
+        found.append(
+            HistoryEntry(ordinal=HISTORY.parse(key)[2], at_ms=record.at_ms, kind=record.kind, data=record.data)
+        )
+    return found
+
+
+def _last_event_id(call: Call) -> int:
+    text = call.request.headers.get("last-event-id", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 16 else 0

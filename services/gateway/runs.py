@@ -1,0 +1,171 @@
+"""Runs: lists by newest, status or function, and one run with its input and output."""
+
+from __future__ import annotations
+
+import msgspec
+
+from keyspace.layout import EVENT_PAYLOAD, ITEM, OUTPUT, RUN, RUN_BY_FUNCTION, RUN_BY_STATUS, RUN_LIST
+from keyspace.lifecycle import Execution, Phase
+from keyspace.records.run import FailureRecord, RunRecord, UnwindRecord
+from keyspace.records.work import ItemRecord
+from keyspace.store.api import KeyRange
+from keyspace.transitions.create_workspace import require_workspace
+from keyspace.transitions.names import check_id
+from keyspace.tx import Tx
+from keyspace.waiting import waiting_for
+from services.gateway.cursors import ListQuery
+from services.gateway.endpoints import Answer, Call, missing
+from services.gateway.pages import PageRequest, read_rows
+from services.gateway.problems import ApiProblem
+from services.gateway.types import Failure, Page, Run, RunSummary, Unwind, Waiting
+
+__all__ = ["STATUSES", "failure_view", "get_run", "list_runs", "load_run", "raw_details"]
+
+STATUSES = tuple(phase.value for phase in Phase if phase is not Phase.TERMINAL) + tuple(
+    execution.value for execution in Execution
+)
+"""What a run's status can be, and so what a list can be filtered by."""
+
+
+async def list_runs(call: Call) -> Answer:
+    """List runs, the newest first: all of them, those of one status, or those of one function."""
+    status, application, function = (call.query.get(name) for name in ("status", "application", "function"))
+    span = _span(call.workspace, status, application, function)
+    query = ListQuery("runs", call.workspace, status or "", application or "", function or "")
+    request = PageRequest.of(query, call.query)
+
+    async def page(tx: Tx) -> Page[RunSummary]:
+        await require_workspace(tx, call.workspace)
+        found = await read_rows(tx, span, request, reverse=True)
+        if status is None:
+            ids = [value.decode() for _, value in found.rows]
+        else:
+            ids = [RUN_BY_STATUS.parse(key)[3] for key, _ in found.rows]
+        runs = await tx.load_all([RUN.at(call.workspace, run_id) for run_id in ids], snapshot=True)
+        present = [run for run in runs if run is not None]
+        outstanding = [run.item_id for run in present if run.item_id is not None]
+        items = await tx.load_all([ITEM.at(call.workspace, item_id) for item_id in outstanding], snapshot=True)
+        by_id = dict(zip(outstanding, items, strict=True))
+        shown = [_summary(run, by_id.get(run.item_id or ""), tx.now_ms) for run in present]
+        return Page(items=shown, next_cursor=found.next_cursor)
+
+    return Answer(await call.transact("list_runs", page))
+
+
+async def get_run(call: Call) -> Answer:
+    """Answer a run with its input and output."""
+
+    async def read(tx: Tx) -> Run:
+        run = await load_run(tx, call.workspace, call.parts["run"])
+        item = None
+        if run.item_id is not None:
+            item = await tx.load(ITEM.at(call.workspace, run.item_id), snapshot=True)
+        payload = await tx.load_blob(
+            EVENT_PAYLOAD, call.workspace, run.event_id, size_bytes=run.input_bytes, snapshot=True
+        )
+        output = None
+        if run.output_bytes is not None:
+            output = await tx.load_blob(OUTPUT, call.workspace, run.run_id, size_bytes=run.output_bytes, snapshot=True)
+        return _detail(run, item, tx.now_ms, payload, output)
+
+    return Answer(await call.transact("get_run", read))
+
+
+async def load_run(tx: Tx, workspace: str, run_id: str) -> RunRecord:
+    """Return a run by snapshot.
+
+    Raises:
+        Refusal: `not_found`.
+    """
+    check_id("run", run_id)
+    run = await tx.load(RUN.at(workspace, run_id), snapshot=True)
+    if run is None:
+        raise missing("run", run=run_id)
+    return run
+
+
+def failure_view(record: FailureRecord | None) -> Failure | None:
+    """Return a failure as the API shows it."""
+    if record is None:
+        return None
+    return Failure(category=record.category, message=record.message, details=raw_details(record))
+
+
+def raw_details(record: FailureRecord) -> msgspec.Raw | None:
+    """Return a failure's details as the JSON text they were sent as."""
+    return None if record.details is None else msgspec.Raw(record.details.encode())
+
+
+def _span(workspace: str, status: str | None, application: str | None, function: str | None) -> KeyRange:
+    if status is not None and (application is not None or function is not None):
+        raise ApiProblem("unsupported_filter", "Runs are listed by status or by function, not by both.", field="status")
+    if (application is None) != (function is None):
+        raise ApiProblem(
+            "unsupported_filter", "A function is named by application and function together.", field="function"
+        )
+    if status is not None:
+        if status not in STATUSES:
+            raise ApiProblem(
+                "invalid_query", f"status is one of {', '.join(STATUSES)}.", field="status", value=status[:80]
+            )
+        return RUN_BY_STATUS.span(workspace, status)
+    if application is not None and function is not None:
+        return RUN_BY_FUNCTION.span(workspace, application, function)
+    return RUN_LIST.span(workspace)
+
+
+def _waiting(run: RunRecord, item: ItemRecord | None, now_ms: int) -> Waiting | None:
+    found = waiting_for(run, item, now_ms)
+    if found is None:
+        return None
+    return Waiting(word=found.word, sentence=found.sentence, since_ms=found.since_ms, until_ms=found.until_ms)
+
+
+def _summary(run: RunRecord, item: ItemRecord | None, now_ms: int) -> RunSummary:
+    return RunSummary(
+        run=run.run_id,
+        application=run.application,
+        function=run.function,
+        event=run.event_id,
+        event_name=run.event_name,
+        status=run.status,
+        phase=run.phase.value,
+        execution=run.execution and run.execution.value,
+        recovery=run.recovery and run.recovery.value,
+        created_at_ms=run.created_at_ms,
+        updated_at_ms=run.updated_at_ms,
+        terminal_at_ms=run.terminal_at_ms,
+        step_count=run.step_count,
+        unknown_count=run.unknown_count,
+        failure=failure_view(run.failure),
+        waiting=_waiting(run, item, now_ms),
+    )
+
+
+def _detail(run: RunRecord, item: ItemRecord | None, now_ms: int, payload: bytes, output: bytes | None) -> Run:
+    summary = _summary(run, item, now_ms)
+    return Run(
+        **{name: getattr(summary, name) for name in summary.__struct_fields__},
+        binding=run.binding,
+        manifest_generation=run.manifest_generation,
+        routing_generation=run.routing_generation,
+        generation=run.generation,
+        history_count=run.history_count,
+        completion_count=run.completion_count,
+        unwind=_unwind(run.unwind),
+        input_bytes=run.input_bytes,
+        input=msgspec.Raw(payload),
+        output_bytes=run.output_bytes,
+        output=None if output is None else msgspec.Raw(output),
+    )
+
+
+def _unwind(record: UnwindRecord | None) -> Unwind | None:
+    if record is None:
+        return None
+    return Unwind(
+        upper=record.upper,
+        cursor=record.cursor,
+        executed_count=record.executed_count,
+        skipped_count=record.skipped_count,
+    )
