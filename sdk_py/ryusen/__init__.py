@@ -9,7 +9,8 @@ async def fulfil(ctx: Context, order: Order) -> Receipt:
 """
 
 from ryusen.app import App, Function
-from ryusen.client import AsyncClient, Client
+from ryusen.async_client import AsyncClient
+from ryusen.client import Client
 from ryusen.context import Attempt, Context, Step, current_attempt
 from ryusen.errors import (
     ApiError,

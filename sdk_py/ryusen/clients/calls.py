@@ -14,7 +14,16 @@ from ryusen.protocol.manifest import Manifest, encode_manifest, validate_manifes
 from ryusen.protocol.names import name_fault
 from ryusen.typed import UNTYPED, encode_typed, is_model
 
-__all__ = ["Calls", "EventReceipt", "Page", "read_generation", "read_page", "read_receipt"]
+__all__ = [
+    "Calls",
+    "EventReceipt",
+    "HistoryPage",
+    "Page",
+    "read_generation",
+    "read_history",
+    "read_page",
+    "read_receipt",
+]
 
 S = TypeVar("S")
 
@@ -47,6 +56,20 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     items: list[dict[str, Any]]
     next_cursor: str | None = None
+
+
+class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a run's history; pass `next_after` as `after` to get the next one.
+
+    Attributes:
+        items: the entries, by ordinal.
+        next_after: None when these are the last entries there are now.
+        is_complete: whether nothing will ever follow.
+    """
+
+    items: list[dict[str, Any]]
+    next_after: int | None = None
+    is_complete: bool = False
 
 
 class Calls:
@@ -105,9 +128,17 @@ class Calls:
         """Return the call that lists runs."""
         return self._get("runs", status=status, function=function, application=application, limit=limit, cursor=cursor)
 
-    def steps(self, run: str) -> Call:
+    def matches(self, event: str, limit: int | None, cursor: str | None) -> Call:
+        """Return the call that lists the runs an event started."""
+        return self._get("events", event, "matches", limit=limit, cursor=cursor)
+
+    def steps(self, run: str, limit: int | None, cursor: str | None) -> Call:
         """Return the call that lists a run's steps."""
-        return self._get("runs", run, "steps")
+        return self._get("runs", run, "steps", limit=limit, cursor=cursor)
+
+    def step(self, run: str, step: str) -> Call:
+        """Return the call that reads one step with its value."""
+        return self._get("runs", run, "steps", step)
 
     def history(self, run: str, after: int, limit: int | None) -> Call:
         """Return the call that reads a page of a run's history."""
@@ -125,14 +156,20 @@ class Calls:
         path = path_of(*self._root, "applications", made.application, "manifests")
         return Call("POST", path, body=encode_manifest(made))
 
-    def manifest(self, application: str, generation: int | None) -> Call:
-        """Return the call that reads a manifest generation, or lists them."""
-        parts = () if generation is None else (str(generation),)
-        return self._get("applications", application, "manifests", *parts)
+    def manifests(self, application: str, limit: int | None, cursor: str | None) -> Call:
+        """Return the call that lists an application's manifest generations."""
+        return self._get("applications", application, "manifests", limit=limit, cursor=cursor)
 
-    def activate(self, applications: Mapping[str, int]) -> Call:
+    def manifest(self, application: str, generation: int) -> Call:
+        """Return the call that reads one manifest generation."""
+        return self._get("applications", application, "manifests", str(generation))
+
+    def activate(self, applications: Mapping[str, int], merge: bool) -> Call:
         """Return the call that makes manifest generations the ones new events are routed by."""
-        return Call("POST", path_of(*self._root, "routing"), body=_encode({"applications": dict(applications)}))
+        body: dict[str, Any] = {"applications": dict(applications)}
+        if merge:
+            body["merge"] = True
+        return Call("POST", path_of(*self._root, "routing"), body=_encode(body))
 
     def routing(self) -> Call:
         """Return the call that reads the active routing generation."""
@@ -147,6 +184,11 @@ def read_receipt(body: Any) -> EventReceipt:
 def read_page(body: Any) -> Page:
     """Return the page in an answer."""
     return _shaped(body, Page)
+
+
+def read_history(body: Any) -> HistoryPage:
+    """Return the page of history in an answer."""
+    return _shaped(body, HistoryPage)
 
 
 def read_generation(body: Any) -> int:

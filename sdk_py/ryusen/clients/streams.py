@@ -36,11 +36,12 @@ class Following:
     _event: str = ""
     _id: str = ""
     _is_fruitful: bool = False
-    _quiet_ends: int = 0
 
     def line(self, line: str) -> Any:
         """Take one line without its end; return a history entry when it completes one, else None."""
         if line:
+            # A comment is a sign of life, sent by a stream that has stood for a while.
+            self._is_fruitful = True
             self._field(line)
             return None
         data, event, event_id = "\n".join(self._data), self._event, self._id
@@ -54,7 +55,6 @@ class Following:
             if int(event_id) <= self.after:
                 return None  # seen before the connection broke
             self.after = int(event_id)
-        self._is_fruitful = True
         try:
             return decode_value(data.encode())
         except InvalidValue as exc:
@@ -70,17 +70,8 @@ class Following:
         elif name == "id":
             self._id = value
 
-    def ended(self, is_clean: bool) -> None:
-        """A connection has ended, by the server's closing it or by failing.
-
-        A service that closes twice with nothing new has nothing more to say; a single quiet end may be a restart.
-        """
+    def ended(self) -> None:
+        """A connection has ended without the word that the history is complete: the server restarts, or the line broke."""
         self._data, self._event, self._id = [], "", ""
-        if self._is_fruitful:
-            self.failures = self._quiet_ends = 0
-        elif is_clean:
-            self._quiet_ends += 1
-        else:
-            self.failures += 1
+        self.failures = 0 if self._is_fruitful else self.failures + 1
         self._is_fruitful = False
-        self.is_over = self.is_over or self._quiet_ends >= 2

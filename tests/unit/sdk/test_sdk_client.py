@@ -79,7 +79,9 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any]] = [
     ("events", (), {"limit": 5, "cursor": "c"}, "GET", "/v1/workspaces/acme/events?limit=5&cursor=c", {"items": []}),
     ("run", ("r1",), {}, "GET", "/v1/workspaces/acme/runs/r1", {}),
     ("runs", (), {"status": "Running", "function": "f"}, "GET", "/v1/workspaces/acme/runs?status=Running&function=f", {"items": []}),
-    ("steps", ("r1",), {}, "GET", "/v1/workspaces/acme/runs/r1/steps", {"items": []}),
+    ("matches", ("e1",), {"limit": 1}, "GET", "/v1/workspaces/acme/events/e1/matches?limit=1", {"items": []}),
+    ("steps", ("r1",), {"cursor": "c"}, "GET", "/v1/workspaces/acme/runs/r1/steps?cursor=c", {"items": []}),
+    ("step", ("r1", "a/b"), {}, "GET", "/v1/workspaces/acme/runs/r1/steps/a%2Fb", {}),
     ("history", ("r1",), {"after": 3}, "GET", "/v1/workspaces/acme/runs/r1/history?after=3", {"items": []}),
     ("manifests", ("orders",), {}, "GET", "/v1/workspaces/acme/applications/orders/manifests", {"items": []}),
     ("manifest", ("orders", 3), {}, "GET", "/v1/workspaces/acme/applications/orders/manifests/3", {}),
@@ -288,13 +290,16 @@ def test_following_goes_on_after_a_lost_connection_and_ends_with_the_history() -
     assert [str(request.url.query, "ascii") for request in service.requests] == ["after=0", "after=2", "after=2"]
 
 
-def test_a_stream_that_ends_twice_with_nothing_new_is_over() -> None:
-    service = Service(stream(entry(1)), stream(), stream())
-    assert [found["ordinal"] for found in plain(service).follow("r1")] == [1]
+def test_restarts_of_the_service_do_not_end_a_long_quiet_stream() -> None:
+    """Only `end` says that the history is complete; signs of life in between keep the reader patient."""
+    lives = [stream(": still here\n\n")] * (2 * FAILURES_MAX)
+    service = Service(stream(entry(1)), *lives, stream(entry(2), "event: end\ndata: {}\n\n"))
+    assert [found["ordinal"] for found in plain(service).follow("r1")] == [1, 2]
 
 
-def test_a_stream_that_never_comes_is_given_up() -> None:
-    service = Service(*[httpx.ConnectError("down")] * (FAILURES_MAX + 1))
+@pytest.mark.parametrize("fault", [httpx.ConnectError("down"), stream()])
+def test_a_stream_that_brings_nothing_is_given_up(fault: Any) -> None:
+    service = Service(*[fault] * (FAILURES_MAX + 1))
     with pytest.raises(Unreachable):
         list(plain(service).follow("r1"))
     assert len(service.requests) == FAILURES_MAX
