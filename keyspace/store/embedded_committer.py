@@ -226,6 +226,10 @@ class ThreadCommitter:
     def _sync(self, unsynced: list[_Waiting]) -> None:
         if not unsynced:
             return
+        if all(waiting.request is None and waiting.version <= self._mark.durable_version for waiting in unsynced):
+            # They only wanted to know, and another process's sync has come first.
+            self._wake(unsynced)
+            return
         try:
             self._engine.sync()
         except StoreError as error:
