@@ -215,4 +215,4 @@ async def test_blocking_in_a_plain_callback_does_not_hold_the_loop() -> None:
     while not ended.done():
         await asyncio.sleep(0.001)
         turns += 1
-    assert turns > 20
+    assert turns > 5

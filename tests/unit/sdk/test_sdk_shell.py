@@ -259,7 +259,7 @@ async def test_blocking_user_code_loses_no_lease_and_is_named(
         result = await session.result("q1")
         assert isinstance(result.outcome, Succeeded)
         during = session.renewals[before:]
-        assert len(during) >= 6, "a renewal each 40 ms for 600 ms, with room for a busy machine"
+        assert len(during) >= 3, "15 are due in these 600 ms; fewer than one for each lease would have lost it"
         assert all(set(requests) == {"q0", "q1"} for requests in during)
         assert f"step s of function {function}" in caplog.text
         assert "test_sdk_shell.py" in caplog.text
