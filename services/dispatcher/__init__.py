@@ -1,0 +1,1 @@
+"""The dispatcher process: worker sessions, leases for them, settlement of what they did, recovery of what was lost."""

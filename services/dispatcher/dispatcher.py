@@ -1,0 +1,253 @@
+"""The dispatcher: the sessions it holds, the pump of each application they serve, and recovery beside them."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+
+import anyio
+from anyio import TASK_STATUS_IGNORED
+from anyio.abc import TaskGroup, TaskStatus
+from ryusen.protocol.frames import PROTOCOL_VERSION, Hello, Refused, ServerFrame, Welcome, encode_frame
+
+from keyspace.errors import KeyspaceError
+from keyspace.keyspace import Keyspace
+from keyspace.store.errors import StoreError
+from services.dispatcher.greeting import Greeting, greet, hello_fault
+from services.dispatcher.metrics import DispatcherMetrics
+from services.dispatcher.options import HELLO_MS_MAX, SEND_MS_MAX, DispatcherOptions
+from services.dispatcher.peer import Peer, PeerGone
+from services.dispatcher.pump import Pump
+from services.dispatcher.recovery import Recovery
+from services.dispatcher.session import GOING_AWAY, WorkerSession, read_frame
+from services.dispatcher.session_core import BAD_FRAME, NORMAL, SUPERSEDED, SessionCore
+from services.dispatcher.work_effects import WorkEffects
+
+__all__ = ["Dispatcher"]
+
+log = logging.getLogger(__name__)
+
+SERVICE_RESTART = 1012
+REFUSED = 4403
+NO_HELLO = 4407
+
+
+class Dispatcher:
+    """Serves workers of every workspace; any number of dispatchers may.
+
+    `run` must be running before `serve_peer` is called, and outlive it.
+    """
+
+    def __init__(
+        self,
+        keyspace: Keyspace,
+        options: DispatcherOptions,
+        metrics: DispatcherMetrics,
+        *,
+        process_id: str,
+        peers: Callable[[], Sequence[str]],
+        rng: random.Random | None = None,
+    ) -> None:
+        """Dispatch on `keyspace`.
+
+        Args:
+            keyspace: where.
+            options: how.
+            metrics: what is counted.
+            process_id: this process, for affinity.
+            peers: returns the live dispatchers' ids, this one included or not.
+            rng: where claims start when there are several dispatchers.
+        """
+        self._keyspace = keyspace
+        self._options = options
+        self._metrics = metrics
+        self._peers = peers
+        self._rng = rng or random.Random()
+        self._limiter = anyio.CapacityLimiter(options.concurrency)
+        self._recovery = Recovery(keyspace, options, metrics, process_id=process_id, peers=peers)
+        self._pumps: dict[tuple[str, str], Pump] = {}
+        self._sessions: dict[tuple[str, str], WorkerSession] = {}
+        self._connection_count = 0
+        self._group: TaskGroup | None = None
+        self._is_draining = False
+        self._has_parted = anyio.Event()
+        metrics.held.set_function(lambda: sum(one.core.held_count for one in self._sessions.values()))
+
+    # -- life
+
+    async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
+        """Dispatch until cancelled.
+
+        Args:
+            task_status: told when peers can be served.
+        """
+        async with anyio.create_task_group() as group:
+            self._group = group
+            group.start_soon(self._recovery.run, name="lease recovery")
+            task_status.started()
+            await anyio.sleep_forever()
+
+    async def drain(self, within_ms: int) -> None:
+        """Take no sessions, lease nothing more, let what is under way settle, and end every session.
+
+        Args:
+            within_ms: how long workers may take to leave by themselves.
+        """
+        self._is_draining = True
+        for pump in self._pumps.values():
+            pump.end()
+        for session in list(self._sessions.values()):
+            session.leave()
+        with anyio.move_on_after(within_ms / 1_000):
+            await self._until_parted()
+        for session in list(self._sessions.values()):
+            session.close(SERVICE_RESTART, "draining")
+        await self._until_parted()
+
+    async def _until_parted(self) -> None:
+        while self._sessions:
+            self._has_parted = anyio.Event()
+            await self._has_parted.wait()
+
+    # -- sessions
+
+    async def serve_peer(self, peer: Peer, workspace: str) -> None:
+        """Serve one accepted connection to its end.
+
+        Args:
+            peer: the connection.
+            workspace: of the credential it was opened with.
+        """
+        if self._connection_count >= self._options.sessions_max:
+            await self._refuse(peer, Refused(code="too_many_sessions", message="Try again.", definitive=False))
+            return
+        self._connection_count += 1
+        try:
+            hello = await self._hear_hello(peer)
+            if hello is not None:
+                await self._serve(peer, workspace, hello)
+        except PeerGone:
+            await peer.close(GOING_AWAY, "connection_lost")
+        finally:
+            self._connection_count -= 1
+
+    async def _hear_hello(self, peer: Peer) -> Hello | None:
+        try:
+            with anyio.fail_after(HELLO_MS_MAX / 1_000):
+                frame = read_frame(await peer.receive())
+        except TimeoutError:
+            await peer.close(NO_HELLO, "no_hello")
+            return None
+        except ValueError as error:
+            self._metrics.hellos_refused.labels("bad_frame").inc()
+            await peer.close(BAD_FRAME, f"bad_frame: {error}")
+            return None
+        if not isinstance(frame, Hello):
+            self._metrics.hellos_refused.labels("no_hello").inc()
+            await peer.close(BAD_FRAME, "hello_expected")
+            return None
+        refused = hello_fault(frame)
+        if refused is None and (self._is_draining or self._group is None):
+            refused = Refused(code="draining", message="This dispatcher is leaving.", definitive=False)
+        if refused is not None:
+            await self._refuse(peer, refused)
+            return None
+        return frame
+
+    async def _serve(self, peer: Peer, workspace: str, hello: Hello) -> None:
+        work = WorkEffects(self._keyspace, workspace, self._options, self._metrics)
+        try:
+            greeting = await greet(work, hello)
+        except (StoreError, KeyspaceError) as error:
+            log.warning("a session cannot be opened", extra={"workspace": workspace, "error": repr(error)})
+            await self._refuse(
+                peer, Refused(code="store_unavailable", message="Try again in a moment.", definitive=False)
+            )
+            return
+        former = self._sessions.get((workspace, hello.instance))
+        if former is not None:
+            # What the worker goes on with is the new session's now, so the old one must not give it back.
+            for held in greeting.adopted:
+                former.core.hand_over(held.request)
+            former.close(SUPERSEDED, "session_superseded")
+        await self._send(peer, self._welcome(greeting, workspace))
+        await self._stand(peer, work, hello, greeting)
+
+    async def _stand(self, peer: Peer, work: WorkEffects, hello: Hello, greeting: Greeting) -> None:
+        if self._is_draining:
+            await peer.close(SERVICE_RESTART, "draining")
+            return
+        key = (work.workspace, hello.instance)
+        core = SessionCore(greeting.session, hello, greeting.adopted, self._keyspace.clock.monotonic_ms())
+        pump = self._pump(work, hello.application)
+        session = WorkerSession(
+            core, peer, work, application=hello.application, limiter=self._limiter, on_room=pump.alarm.ring
+        )
+        self._sessions[key] = session
+        pump.join(session)
+        self._metrics.sessions.inc()
+        log.info(
+            "a worker joined",
+            extra={"workspace": work.workspace, "application": hello.application, "instance": hello.instance},
+        )
+        try:
+            await session.run()
+        finally:
+            pump.part(session)
+            if self._sessions.get(key) is session:
+                del self._sessions[key]
+            self._has_parted.set()
+            self._metrics.sessions.dec()
+            self._metrics.sessions_ended.labels(session.reason.partition(":")[0]).inc()
+            log.info("a worker parted", extra={"instance": hello.instance, "reason": session.reason})
+
+    def _pump(self, work: WorkEffects, application: str) -> Pump:
+        key = (work.workspace, application)
+        pump = self._pumps.get(key)
+        if pump is None or pump.is_ended:
+            assert self._group is not None
+            pump = Pump(
+                work,
+                application,
+                self._limiter,
+                dispatcher_count=lambda: len(self._peers()),
+                rng=self._rng,
+            )
+            self._pumps[key] = pump
+            self._group.start_soon(self._run_pump, key, pump, name="pump")
+        return pump
+
+    async def _run_pump(self, key: tuple[str, str], pump: Pump) -> None:
+        try:
+            await pump.run()
+        finally:
+            if self._pumps.get(key) is pump:
+                del self._pumps[key]
+
+    # -- answers to hellos
+
+    def _welcome(self, greeting: Greeting, workspace: str) -> Welcome:
+        options = self._options
+        return Welcome(
+            session=greeting.session,
+            protocol=PROTOCOL_VERSION,
+            workspace=workspace,
+            lease_ms=options.lease_ms,
+            renew_every_ms=options.renew_every_ms,
+            silence_ms=options.silence_ms,
+            value_bytes_max=options.value_bytes_max,
+            clock_ms=self._keyspace.clock.now_ms(),
+        )
+
+    async def _refuse(self, peer: Peer, refused: Refused) -> None:
+        self._metrics.hellos_refused.labels(refused.code).inc()
+        await self._send(peer, refused)
+        await peer.close(NORMAL if not refused.definitive else REFUSED, refused.code)
+
+    async def _send(self, peer: Peer, frame: ServerFrame) -> None:
+        try:
+            with anyio.fail_after(SEND_MS_MAX / 1_000):
+                await peer.send(encode_frame(frame).decode())
+        except TimeoutError:
+            raise PeerGone("slow") from None

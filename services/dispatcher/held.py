@@ -1,0 +1,61 @@
+"""The deliveries of one session and how far each has come, as the dispatcher knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from ryusen.protocol.frames import WorkRef
+
+from keyspace.records.work import WorkKind
+from keyspace.transitions.lease_items import Delivery
+from keyspace.transitions.work import Work
+
+__all__ = ["Held", "HeldState"]
+
+
+class HeldState(Enum):
+    """How far a delivery has come.
+
+    LOADING -> ASSIGNED -> SETTLING                                       discovery: authorized with its lease
+    LOADING -> ASSIGNED -> AUTHORIZING -> STARTING -> STARTED -> SETTLING effects
+                                                      STARTED             effects that a hello listed
+    """
+
+    LOADING = auto()
+    ASSIGNED = auto()
+    AUTHORIZING = auto()
+    STARTING = auto()
+    """Authorized; the start frame is not yet in the hands of the transport, so the effect provably has not begun."""
+    STARTED = auto()
+    SETTLING = auto()
+
+
+@dataclass
+class Held:
+    """One delivery.
+
+    Attributes:
+        request: its id on the wire; the lease token, which no other delivery has.
+        ref: its name on the wire.
+        work: its name in the keyspace.
+        state: how far it has come.
+        was_started: whether its effect may have begun.
+        has_lease: whether the lease goes on, as far as the last renewal told.
+        is_returned: the worker gave it back while its start was being authorized.
+        delivery: what was leased; None for work that a hello listed.
+    """
+
+    request: str
+    ref: WorkRef
+    work: Work
+    state: HeldState
+    was_started: bool = False
+    has_lease: bool = True
+    is_returned: bool = False
+    delivery: Delivery | None = None
+
+    @property
+    def is_discovery(self) -> bool:
+        """Whether it is a pass, which may be repeated."""
+        return self.work.kind is WorkKind.DISCOVERY

@@ -1,0 +1,233 @@
+"""The work of one application of one workspace: due pointers lead to lanes, lanes to free seats of live sessions.
+
+Nothing here grows with what is idle: a scan reads the pointers of one application, once a bucket and after a ring; a lane is
+looked at when a pointer names it, when an instant it told of has come, or when seats became free while it had more.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from keyspace.errors import KeyspaceError
+from keyspace.layout import BELL_APP
+from keyspace.limits import CLAIM_ITEMS_MAX
+from keyspace.queue.pointers import DuePointer, due_in_application
+from keyspace.records.work import Direction
+from keyspace.store.api import Watch
+from keyspace.store.errors import StoreError
+from keyspace.tx import Tx
+from services.dispatcher.claiming import Claimer
+from services.dispatcher.options import CLAIM_STARTS, DUE_PAGE_ITEMS, LINGER_MS, RETRY_MS
+from services.dispatcher.seats import Place, choose_seats
+from services.dispatcher.session import WorkerSession
+from services.dispatcher.work_effects import WorkEffects
+from services.lanes.alarm import Alarm, Bell
+from services.lanes.clearing import clear_past_pointers
+from services.lanes.duebook import DueBook, LaneOf, Scan
+
+__all__ = ["Pump", "seats_for_turn"]
+
+log = logging.getLogger(__name__)
+
+
+def seats_for_turn(free_count: int, *, is_contended: bool) -> int:
+    """Return how many seats one lane may take in its turn: half of what is free while the other direction waits too.
+
+    Compensation has its turn first, so it is never behind forward work, and leaves forward work its half.
+    """
+    wanted = (free_count + 1) // 2 if is_contended else free_count
+    return min(CLAIM_ITEMS_MAX, wanted)
+
+
+class Pump:
+    """Leases work of one application for its sessions while it has any.
+
+    Attributes:
+        sessions: those that stand, by session id.
+    """
+
+    def __init__(
+        self,
+        work: WorkEffects,
+        application: str,
+        limiter: anyio.CapacityLimiter,
+        *,
+        dispatcher_count: Callable[[], int],
+        rng: random.Random,
+    ) -> None:
+        """Serve `application`.
+
+        Args:
+            work: the transactions of its workspace.
+            application: its name.
+            limiter: transactions at once, over all pumps and sessions; first come, first served.
+            dispatcher_count: how many dispatchers live; with several, claims start apart.
+            rng: where claims start.
+        """
+        self.sessions: dict[str, WorkerSession] = {}
+        self._work = work
+        self._keyspace = work.keyspace
+        self._application = application
+        self._limiter = limiter
+        self._dispatcher_count = dispatcher_count
+        self._rng = rng
+        self._claimer = Claimer(work)
+        self.alarm = Alarm(self._keyspace.clock)
+        self._bell = Bell(self.alarm)
+        self._book = DueBook(skew_ms=work.options.skew_ms, rescan_ms=work.options.rescan_ms)
+        self._is_ended = False
+
+    # -- sessions
+
+    def join(self, session: WorkerSession) -> None:
+        """Lease for `session` from now on; everything that waited for a worker like it is looked at."""
+        self.sessions[session.core.session] = session
+        self._book.want_full()
+        self.alarm.ring()
+
+    def part(self, session: WorkerSession) -> None:
+        """Lease nothing more for `session`."""
+        self.sessions.pop(session.core.session, None)
+        self.alarm.ring()
+
+    def end(self) -> None:
+        """Lease nothing more; `run` returns."""
+        self._is_ended = True
+        self.alarm.ring()
+
+    # -- the loop
+
+    async def run(self) -> None:
+        """Lease until the application has had no session for a while."""
+        clock = self._keyspace.clock
+        idle_since_ms: float | None = None
+        async with anyio.create_task_group() as group:
+            while not self._is_ended:
+                if not self.sessions:
+                    idle_since_ms = clock.monotonic_ms() if idle_since_ms is None else idle_since_ms
+                    left_ms = idle_since_ms + LINGER_MS - clock.monotonic_ms()
+                    if left_ms <= 0:
+                        break
+                    await self.alarm.wait(left_ms)
+                    continue
+                idle_since_ms = None
+                delay_ms = await self._turn(group)
+                await self.alarm.wait(delay_ms)
+            self._is_ended = True
+            self._bell.disarm()
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether `run` has returned or is about to."""
+        return self._is_ended
+
+    async def _turn(self, group: TaskGroup) -> float:
+        """Scan if a scan is due, claim what is due, and return how long nothing is known to be due."""
+        now_ms = self._keyspace.clock.now_ms()
+        try:
+            if self._bell.has_rung or self._book.scan_due_in_ms(now_ms) == 0:
+                await self._scan(group)
+            await self._claim_due_lanes()
+        except (StoreError, KeyspaceError) as error:
+            log.warning(
+                "work cannot be looked for",
+                extra={"workspace": self._work.workspace, "application": self._application, "error": repr(error)},
+            )
+            return RETRY_MS
+        return self._idle_ms()
+
+    def _idle_ms(self) -> float:
+        now_ms = self._keyspace.clock.now_ms()
+        if self._bell.has_rung:
+            return 0
+        scan_ms = self._book.scan_due_in_ms(now_ms)
+        # A page that was full asks for another scan at once; what it named has to be claimed first.
+        delays: list[float] = [scan_ms if scan_ms > 0 else RETRY_MS]
+        instant_ms = self._book.next_instant_ms()
+        if instant_ms is not None and self._has_room():
+            delays.append(max(0, instant_ms - now_ms))
+        monotonic_ms = self._keyspace.clock.monotonic_ms()
+        pauses = (session.core.paused_for_ms(monotonic_ms) for session in self.sessions.values())
+        delays += [pause_ms for pause_ms in pauses if pause_ms is not None]
+        return min(delays)
+
+    def _has_room(self) -> bool:
+        return any(session.free_count() for session in self.sessions.values())
+
+    # -- scanning
+
+    async def _scan(self, group: TaskGroup) -> None:
+        has_rung = self._bell.has_rung
+        scan = self._book.next_scan(self._keyspace.clock.now_ms())
+        async with self._limiter:
+            pointers, watch = await self._keyspace.transact("scan_due", lambda tx: self._read_pointers(tx, scan))
+        if watch is not None:
+            self._bell.arm(group, watch)
+        served = self._served()
+        named = [pointer for pointer in pointers if pointer[2].function in served]
+        self._book.scanned(scan, named, self._keyspace.clock.now_ms())
+        if len(pointers) == DUE_PAGE_ITEMS:
+            self._book.want_full()
+        metrics = self._work.metrics
+        metrics.scans.labels("bell" if has_rung else "full" if scan.is_full else "bucket").inc()
+        if not named:
+            metrics.empty_scans.inc()
+
+    async def _read_pointers(self, tx: Tx, scan: Scan) -> tuple[list[DuePointer], Watch | None]:
+        workspace = self._work.workspace
+        pointers = await due_in_application(
+            tx,
+            workspace,
+            self._application,
+            from_bucket=scan.from_bucket,
+            to_bucket=scan.to_bucket,
+            limit=DUE_PAGE_ITEMS,
+        )
+        watch = None if self._bell.is_armed else tx.watch(BELL_APP.at(workspace, self._application))
+        return pointers, watch
+
+    def _served(self) -> set[str]:
+        return {name for session in self.sessions.values() for name in session.core.functions}
+
+    # -- claiming
+
+    async def _claim_due_lanes(self) -> None:
+        """Give every lane that is due one turn, compensation first; lanes of one direction take turns."""
+        due = self._book.due_lanes(self._keyspace.clock.now_ms())
+        served = self._served()
+        undoing = [key for key in due if key.lane.direction is Direction.COMPENSATION]
+        forward = [key for key in due if key.lane.direction is not Direction.COMPENSATION]
+        for keys, others in ((undoing, forward), (forward, [])):
+            for key in keys:
+                if key.lane.function not in served:
+                    self._book.forget(key)
+                else:
+                    await self._claim(key, is_contended=bool(others))
+
+    async def _claim(self, key: LaneOf, *, is_contended: bool) -> None:
+        sessions = [session for session in self.sessions.values() if key.lane.function in session.core.functions]
+        places = [Place(session, session.free_count()) for session in sessions]
+        limit = seats_for_turn(sum(place.free_count for place in places), is_contended=is_contended)
+        chosen = choose_seats(places, limit)
+        if not chosen:
+            return  # it stays due; a session that gets room rings
+        self._book.look(key)
+        has_more, next_ms = True, None
+        try:
+            async with self._limiter:
+                claim = await self._claimer.claim(key, chosen, skip=self._first(len(chosen)))
+            has_more, next_ms = claim.has_more, claim.next_ms
+        finally:
+            self._book.looked(key, next_ms=next_ms, has_more=has_more)
+        cleared = await clear_past_pointers(self._keyspace, self._book, key)
+        self._work.metrics.pointers_cleared.inc(cleared)
+
+    def _first(self, batch: int) -> int:
+        if self._dispatcher_count() < 2:
+            return 0
+        return self._rng.randrange(CLAIM_STARTS) * batch

@@ -1,0 +1,373 @@
+"""One worker session as tasks: a reader, a writer with a bounded queue, a watch on silence, and the work they ask for.
+
+A slow, silent or broken peer ends its own session and nothing else. When the connection is gone, transactions under way may
+finish for a bounded time; then what the session held goes back by what is known of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+from ryusen.protocol.frames import (
+    FRAME_BYTES_MAX,
+    Assign,
+    ServerFrame,
+    Settled,
+    Start,
+    WorkerFrame,
+    decode_worker_frame,
+    encode_frame,
+)
+
+from keyspace.transitions.lease_items import Delivery
+from keyspace.transitions.work import Stale
+from services.dispatcher.assigning import load_assign
+from services.dispatcher.effects import (
+    Authorize,
+    Close,
+    CloseSession,
+    Effect,
+    Load,
+    Lose,
+    Renewal,
+    Return,
+    Send,
+    Settle,
+    Unstart,
+)
+from services.dispatcher.held import Held
+from services.dispatcher.options import (
+    CLEANUP_CONCURRENCY,
+    CLEANUP_MS_MAX,
+    HANDLERS_MAX,
+    LOADS_MAX,
+    OUTBOX_FRAMES_MAX,
+    SEND_MS_MAX,
+    SETTLE_MS_MAX,
+    SETTLE_PAUSE_MS,
+    SETTLE_TRIES_MAX,
+)
+from services.dispatcher.peer import Peer, PeerGone
+from services.dispatcher.session_core import BAD_FRAME, SessionCore
+from services.dispatcher.settlement import SettlementFrame, settle
+from services.dispatcher.work_effects import WorkEffects
+from services.lanes.deferral import is_passing
+
+__all__ = ["GOING_AWAY", "WorkerSession", "read_frame"]
+
+log = logging.getLogger(__name__)
+
+GOING_AWAY = 1001
+TRY_AGAIN = 1013
+TOO_LARGE = 4413
+SILENT = 4408
+SLOW = 4429
+
+
+def read_frame(message: str | bytes) -> WorkerFrame:
+    """Return the frame in one message.
+
+    Raises:
+        ValueError: not UTF-8, not JSON, or no frame of this protocol.
+    """
+    try:
+        return decode_worker_frame(message if isinstance(message, str) else message.decode())
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+class WorkerSession:
+    """A session that stands.
+
+    Attributes:
+        core: its decisions.
+        workspace: whose work it does.
+        application: which application's.
+    """
+
+    def __init__(
+        self,
+        core: SessionCore,
+        peer: Peer,
+        work: WorkEffects,
+        *,
+        application: str,
+        limiter: anyio.CapacityLimiter,
+        on_room: Callable[[], None],
+    ) -> None:
+        """Serve `peer`.
+
+        Args:
+            core: fresh, with what the hello listed.
+            peer: the accepted connection; the welcome was sent.
+            work: the transactions of the session's workspace.
+            application: the application it serves.
+            limiter: transactions at once, over all sessions.
+            on_room: called when the session may take more work.
+        """
+        self.core = core
+        self.workspace = work.workspace
+        self.application = application
+        self._peer = peer
+        self._work = work
+        self._clock = work.keyspace.clock
+        self._limiter = limiter
+        self._on_room = on_room
+        self._loads = anyio.CapacityLimiter(LOADS_MAX)
+        self._outbox: deque[tuple[ServerFrame, anyio.Event | None]] = deque()
+        self._sendable = anyio.Event()
+        self._closing = anyio.Event()
+        self._close = Close(GOING_AWAY, "connection_lost")
+        self._group: TaskGroup | None = None
+        self._handler_count = 0
+        self._has_ended_one = anyio.Event()
+        self._heard_ms = self._clock.monotonic_ms()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether work can be delivered."""
+        return self._group is not None and not self._closing.is_set()
+
+    @property
+    def reason(self) -> str:
+        """Why the session ended."""
+        return self._close.reason
+
+    def free_count(self) -> int:
+        """How many more deliveries may be leased for this session now."""
+        return self.core.free_count(self._clock.monotonic_ms()) if self.is_open else 0
+
+    def deliver(self, delivery: Delivery) -> bool:
+        """Take a lease made for this session; says whether it could."""
+        if not self.is_open:
+            return False
+        self._perform(self.core.assigned(delivery))
+        return True
+
+    def leave(self) -> None:
+        """Tell the worker to go elsewhere; what is under way settles."""
+        self._perform(self.core.leave())
+
+    def close(self, code: int, reason: str) -> None:
+        """End the session; the first reason counts."""
+        if not self._closing.is_set():
+            self._close = Close(code, reason)
+            self._closing.set()
+
+    # -- life
+
+    async def run(self) -> None:
+        """Serve until the connection ends, then give back what was held."""
+        try:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                self._on_room()
+                async with anyio.create_task_group() as link:
+                    link.start_soon(self._read, name="session reader")
+                    link.start_soon(self._write, name="session writer")
+                    link.start_soon(self._watch_silence, name="session silence")
+                    await self._closing.wait()
+                    link.cancel_scope.cancel()
+                with anyio.move_on_after(SETTLE_MS_MAX / 1_000):
+                    await self._handlers_below(1)
+                group.cancel_scope.cancel()
+        finally:
+            self._closing.set()
+            with anyio.move_on_after(CLEANUP_MS_MAX / 1_000, shield=True):
+                await self._peer.close(self._close.code, self._close.reason)
+                await self._clean_up()
+
+    async def _clean_up(self) -> None:
+        limiter = anyio.CapacityLimiter(CLEANUP_CONCURRENCY)
+
+        async def one(effect: Effect) -> None:
+            async with limiter:
+                await self._put_back(effect)
+
+        async with anyio.create_task_group() as group:
+            for effect in self.core.ended():
+                group.start_soon(one, effect, name="session clean-up")
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                message = await self._peer.receive()
+                self._heard_ms = self._clock.monotonic_ms()
+                if len(message) > FRAME_BYTES_MAX:
+                    self.close(TOO_LARGE, "frame_too_large")
+                    return
+                self._perform(self.core.received(read_frame(message), self._heard_ms))
+                await self._handlers_below(HANDLERS_MAX)
+        except PeerGone as error:
+            self.close(GOING_AWAY, f"connection_lost: {error}")
+        except ValueError as error:
+            self.close(BAD_FRAME, f"bad_frame: {error}")
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                self._sendable = anyio.Event()
+                while self._outbox:
+                    frame, sent = self._outbox.popleft()
+                    if isinstance(frame, Start):
+                        self.core.start_leaves(frame.request)
+                    with anyio.fail_after(SEND_MS_MAX / 1_000):
+                        await self._peer.send(encode_frame(frame).decode())
+                    if sent is not None:
+                        sent.set()
+                await self._sendable.wait()
+        except PeerGone as error:
+            self.close(GOING_AWAY, f"connection_lost: {error}")
+        except TimeoutError:
+            self.close(SLOW, "slow_peer")
+
+    async def _watch_silence(self) -> None:
+        silence_ms = self._work.options.silence_ms
+        while True:
+            left_ms = self._heard_ms + silence_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                self.close(SILENT, "silence")
+                return
+            await self._clock.sleep_ms(left_ms)
+
+    # -- effects
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._send(effect.frame)
+            elif isinstance(effect, Close):
+                self.close(effect.code, effect.reason)
+            elif self._group is not None:
+                if not isinstance(effect, Load):
+                    self._handler_count += 1
+                self._group.start_soon(self._do, effect, name=type(effect).__name__)
+        if self.free_count():
+            self._on_room()
+
+    def _send(self, frame: ServerFrame, sent: anyio.Event | None = None) -> None:
+        if len(self._outbox) >= OUTBOX_FRAMES_MAX:
+            self.close(SLOW, "slow_peer")
+            return
+        self._outbox.append((frame, sent))
+        self._sendable.set()
+
+    async def _handlers_below(self, count: int) -> None:
+        while self._handler_count >= count:
+            self._has_ended_one = anyio.Event()
+            await self._has_ended_one.wait()
+
+    async def _do(self, effect: Effect) -> None:
+        if isinstance(effect, Load):
+            await self._load(effect.held)
+            return
+        try:
+            if isinstance(effect, Settle):
+                await self._settle(effect.frame)
+            elif isinstance(effect, Authorize):
+                await self._authorize(effect.held)
+            elif isinstance(effect, Renewal):
+                await self._renew(effect)
+            else:
+                await self._put_back(effect)
+                self._perform(())
+        finally:
+            self._handler_count -= 1
+            self._has_ended_one.set()
+
+    async def _load(self, held: Held) -> None:
+        delivery = held.delivery
+        assert delivery is not None
+
+        async def body() -> Assign:
+            async with self._limiter:
+                return await load_assign(self._work.keyspace, delivery, held.request)
+
+        async with self._loads:
+            frame = await self._work.tried("an assignment cannot be read", body)
+            effects = self.core.loaded(held, frame)
+            sent = anyio.Event()
+            for effect in effects:
+                if isinstance(effect, Send):
+                    # The next assignment is read when this one is with the transport, so that a slow peer costs little.
+                    self._send(effect.frame, sent)
+                    self._work.metrics.assigned.inc()
+                    await sent.wait()
+                else:
+                    self._handler_count += 1
+                    await self._do(effect)
+
+    async def _settle(self, frame: SettlementFrame) -> None:
+        kind = type(frame).__name__.lower()
+        outcome = await self._try_settle(frame)
+        if isinstance(outcome, Settled):
+            self._work.metrics.settled.labels(kind, outcome.verdict).inc()
+            self._perform(self.core.settled(frame, outcome))
+            return
+        self._work.metrics.settle_failures.labels(kind).inc()
+        self._perform(self.core.settled(frame, None))
+        if is_passing(outcome):
+            # The worker keeps what it said and says it again in its next session, which may be another dispatcher's.
+            self.close(TRY_AGAIN, "store_unavailable")
+        else:
+            # Closing would only bring the same frame again. It stays with its worker, and the run shows as running.
+            log.error(
+                "a settlement failed", extra={"workspace": self.workspace, "run": frame.ref.run}, exc_info=outcome
+            )
+
+    async def _try_settle(self, frame: SettlementFrame) -> Settled | Exception:
+        """Settle, again while only the store is in the way, a bounded number of times; return the answer or the last error."""
+        pause_ms = SETTLE_PAUSE_MS
+        last: Exception = RuntimeError("a settlement was never tried")
+        for _ in range(SETTLE_TRIES_MAX):
+            try:
+                async with self._limiter:
+                    return await settle(
+                        self._work.keyspace, self.workspace, frame, value_bytes_max=self._work.options.value_bytes_max
+                    )
+            except Exception as error:  # noqa: BLE001 - told apart by the caller; the session must live
+                last = error
+                if not is_passing(error):
+                    break
+            await self._clock.sleep_ms(pause_ms)
+            pause_ms *= 2
+        return last
+
+    async def _authorize(self, held: Held) -> None:
+        core = self.core
+        verdict = None
+        try:
+            async with self._limiter:
+                verdict = await self._work.authorize(
+                    held.work, session=core.session, instance=core.instance, release=core.release
+                )
+        except Exception as error:  # noqa: BLE001 - whatever it was, the start is not sent and the work goes back
+            log.warning("a start cannot be authorized", extra={"workspace": self.workspace, "error": repr(error)})
+        word = "unknown" if verdict is None else verdict.code if isinstance(verdict, Stale) else type(verdict).__name__
+        self._work.metrics.authorized.labels(word.lower()).inc()
+        self._perform(core.authorized(held, verdict))
+
+    async def _renew(self, renewal: Renewal) -> None:
+        try:
+            kept = await self._work.renew(renewal.held)
+        except Exception as error:  # noqa: BLE001 - the next renewal comes soon
+            log.warning("leases cannot be renewed", extra={"workspace": self.workspace, "error": repr(error)})
+            return
+        self._perform(self.core.renewed(renewal, kept))
+
+    async def _put_back(self, effect: Effect) -> None:
+        work, core = self._work, self.core
+        if isinstance(effect, Return):
+            await work.tried("work cannot be given back", lambda: work.give_back(effect.item_id, effect.token))
+        elif isinstance(effect, Lose):
+            named = effect.held.work
+            await work.tried("a lease cannot be ended", lambda: work.lose(named.item_id, named.token))
+        elif isinstance(effect, Unstart):
+            await work.tried("a start cannot be taken back", lambda: work.unstart(effect.held, core.instance))
+        elif isinstance(effect, CloseSession):
+            await work.tried("a session cannot be closed", lambda: work.close_session(core.instance, core.session))

@@ -1,0 +1,280 @@
+"""The dispatcher's side of one worker session, without input or output: events come in, effects go out (HOUSE 8).
+
+Held deliveries and reserved seats together never exceed the capacity that the hello declared (case 013). A frame about work
+that this session does not hold is settled from its reference alone, or ignored; none of them can harm another delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ryusen.protocol.frames import (
+    Answer,
+    Assign,
+    Bye,
+    Drain,
+    GiveBack,
+    Hello,
+    NotFound,
+    Ready,
+    Renew,
+    Renewed,
+    Result,
+    Settled,
+    Start,
+    Void,
+    WorkerFrame,
+)
+
+from keyspace.limits import RENEW_ITEMS_MAX
+from keyspace.transitions.lease_items import Delivery
+from keyspace.transitions.work import Stale, Verdict
+from services.dispatcher.effects import (
+    Authorize,
+    Close,
+    CloseSession,
+    Effect,
+    Load,
+    Lose,
+    Renewal,
+    Return,
+    Send,
+    Settle,
+    Unstart,
+)
+from services.dispatcher.held import Held, HeldState
+from services.dispatcher.options import PAUSE_MS_FIRST, PAUSE_MS_MAX
+from services.dispatcher.refs import ref_of, work_of
+from services.dispatcher.settlement import SettlementFrame
+
+__all__ = ["BAD_FRAME", "NORMAL", "SUPERSEDED", "SessionCore"]
+
+NORMAL = 1000
+BAD_FRAME = 4400
+SUPERSEDED = 4409
+
+_UNSTARTED = frozenset((HeldState.LOADING, HeldState.ASSIGNED))
+_MAYBE_AUTHORIZED = frozenset((HeldState.AUTHORIZING, HeldState.STARTING))
+
+
+class SessionCore:
+    """One session. Times are milliseconds of one monotonic clock.
+
+    Attributes:
+        session: its id.
+        instance: the worker process.
+        release: the release it runs.
+        functions: the names of the functions it serves.
+        capacity: deliveries it may hold.
+    """
+
+    def __init__(self, session: str, hello: Hello, adopted: Iterable[Held], now_ms: float) -> None:
+        """Begin with the work that the hello listed as running."""
+        self.session = session
+        self.instance = hello.instance
+        self.release = hello.release
+        self.functions = frozenset(offer.name for offer in hello.functions)
+        self.capacity = hello.capacity
+        self._held = {held.request: held for held in adopted}
+        self._reserved: set[str] = set()
+        self._settling: set[str] = set()
+        self._paused_until_ms = now_ms
+        self._pause_ms = PAUSE_MS_FIRST
+        self._is_leaving = False
+        self._is_bye = False
+
+    # -- capacity
+
+    @property
+    def held_count(self) -> int:
+        """How many deliveries the session holds."""
+        return len(self._held)
+
+    def free_count(self, now_ms: float) -> int:
+        """How many more deliveries may be leased for this session now."""
+        if self._is_leaving or now_ms < self._paused_until_ms:
+            return 0
+        return max(0, self.capacity - len(self._held) - len(self._reserved))
+
+    def paused_for_ms(self, now_ms: float) -> float | None:
+        """How long the session is still passed over because it gave work back; None when it is not."""
+        delay_ms = self._paused_until_ms - now_ms
+        return delay_ms if delay_ms > 0 and not self._is_leaving else None
+
+    def reserve(self, token: str) -> None:
+        """Keep a place for a lease under `token` that is being made."""
+        self._reserved.add(token)
+
+    def release_seat(self, token: str) -> None:
+        """Free a place that no lease took."""
+        self._reserved.discard(token)
+
+    def leave(self) -> list[Effect]:
+        """The dispatcher is leaving: take no more work, tell the worker to go elsewhere."""
+        self._is_leaving = True
+        return [Send(Drain())]
+
+    def hand_over(self, request: str) -> Held | None:
+        """Give up a delivery that a newer session of the same instance has adopted."""
+        return self._held.pop(request, None)
+
+    # -- work
+
+    def assigned(self, delivery: Delivery) -> list[Effect]:
+        """A lease was made for this session."""
+        ref = ref_of(delivery.item)
+        work = work_of(ref)
+        assert work is not None, "a leased item that nothing can name"
+        held = Held(ref.token, ref, work, HeldState.LOADING, delivery=delivery)
+        self._reserved.discard(ref.token)
+        self._held[held.request] = held
+        return [Load(held)]
+
+    def loaded(self, held: Held, frame: Assign | None) -> list[Effect]:
+        """The assignment was read; None when it cannot be: the work goes back, later each time."""
+        if self._held.get(held.request) is not held:
+            return []
+        if frame is None:
+            del self._held[held.request]
+            return [Lose(held)]
+        held.state = HeldState.ASSIGNED
+        return [Send(frame)]
+
+    def authorized(self, held: Held, verdict: Verdict | None) -> list[Effect]:
+        """An authorization ended; None when nobody knows how."""
+        if self._held.get(held.request) is not held:
+            return [Unstart(held)]
+        if verdict is None or held.is_returned:
+            del self._held[held.request]
+            return [Unstart(held), Send(Void(request=held.request, reason="not_authorized"))]
+        if not isinstance(verdict, Stale):
+            held.state = HeldState.STARTING
+            return [Send(Start(request=held.request))]
+        del self._held[held.request]
+        effects: list[Effect] = [Send(Void(request=held.request, reason=verdict.code)), Lose(held)]
+        if verdict.code == "session_superseded":
+            effects.append(Close(SUPERSEDED, "session_superseded"))
+        return effects
+
+    def start_leaves(self, request: str) -> None:
+        """The start frame goes to the transport now: from here on the effect may have begun."""
+        held = self._held.get(request)
+        if held is not None and held.state is HeldState.STARTING:
+            held.state, held.was_started = HeldState.STARTED, True
+
+    def settled(self, frame: SettlementFrame, answer: Settled | None) -> list[Effect]:
+        """A settlement has its answer; None when it failed and the worker must keep what it has."""
+        self._settling.discard(frame.request)
+        held = self._held.get(frame.request)
+        if answer is None:
+            return []
+        if held is not None and held.ref == frame.ref:
+            if answer.verdict == "refused":
+                held.state = HeldState.STARTED if held.was_started else HeldState.ASSIGNED
+            else:
+                del self._held[frame.request]
+        self._pause_ms = PAUSE_MS_FIRST
+        return [Send(answer)]
+
+    def renewed(self, renewal: Renewal, kept: list[bool]) -> list[Effect]:
+        """A renewal is done; `kept` says of each lease whether it goes on."""
+        lost = list(renewal.unknown)
+        for held, goes_on in zip(renewal.held, kept, strict=True):
+            if goes_on:
+                continue
+            lost.append(held.request)
+            held.has_lease = False
+            # What runs keeps its place: the worker's slot is taken for as long as the callback runs.
+            if not held.was_started and held.state in _UNSTARTED and self._held.get(held.request) is held:
+                del self._held[held.request]
+        requests = [held.request for held, goes_on in zip(renewal.held, kept, strict=True) if goes_on]
+        return [Send(Renewed(requests=requests, lost=lost))]
+
+    # -- frames
+
+    def received(self, frame: WorkerFrame, now_ms: float) -> list[Effect]:
+        """A frame came from the worker."""
+        if isinstance(frame, Ready):
+            return self._ready(frame)
+        if isinstance(frame, Result | Answer | NotFound):
+            return self._said(frame)
+        if isinstance(frame, Renew):
+            return self._renew(frame)
+        if isinstance(frame, GiveBack):
+            return self._given_back(frame, now_ms)
+        if isinstance(frame, Bye):
+            self._is_leaving = self._is_bye = True
+            return [CloseSession(), Close(NORMAL, "bye")]
+        return [Close(BAD_FRAME, "unexpected_hello")]
+
+    def _ready(self, frame: Ready) -> list[Effect]:
+        held = self._held.get(frame.request)
+        if held is None:
+            return [Send(Void(request=frame.request, reason="unknown_request"))]
+        if held.is_discovery or held.state is not HeldState.ASSIGNED:
+            return []  # repeated, or about work that needs no start
+        held.state = HeldState.AUTHORIZING
+        return [Authorize(held)]
+
+    def _said(self, frame: SettlementFrame) -> list[Effect]:
+        if frame.request in self._settling:
+            return []  # repeated while the first one is under way; its answer answers both
+        held = self._held.get(frame.request)
+        if held is not None:
+            if held.ref != frame.ref:
+                return [Send(Settled(request=frame.request, verdict="stale", code="ref_mismatch"))]
+            if held.state in _MAYBE_AUTHORIZED or held.state is HeldState.LOADING:
+                return [Close(BAD_FRAME, "result_before_start")]
+            held.state = HeldState.SETTLING
+        self._settling.add(frame.request)
+        return [Settle(frame)]
+
+    def _renew(self, frame: Renew) -> list[Effect]:
+        if len(frame.requests) > RENEW_ITEMS_MAX:
+            return [Close(BAD_FRAME, "too_many_renewals")]
+        ours = [self._held.get(request) for request in dict.fromkeys(frame.requests)]
+        known = tuple(held for held in ours if held is not None and held.has_lease)
+        known_requests = {held.request for held in known}
+        unknown = tuple(request for request in dict.fromkeys(frame.requests) if request not in known_requests)
+        if not known:
+            return [Send(Renewed(requests=[], lost=list(unknown)))]
+        return [Renewal(known, unknown)]
+
+    def _given_back(self, frame: GiveBack, now_ms: float) -> list[Effect]:
+        self._paused_until_ms = now_ms + self._pause_ms
+        self._pause_ms = min(PAUSE_MS_MAX, 2 * self._pause_ms)
+        held = self._held.get(frame.request)
+        if held is None:
+            work = work_of(frame.ref)
+            return [] if work is None else [Return(work.item_id, work.token)]
+        if held.state is HeldState.AUTHORIZING:
+            held.is_returned = True
+            return []
+        if held.state is HeldState.SETTLING:
+            return []
+        del self._held[frame.request]
+        if held.state in _UNSTARTED and not held.was_started:
+            return [Return(held.work.item_id, held.work.token)]
+        return [Unstart(held)]
+
+    # -- the end
+
+    def ended(self) -> list[Effect]:
+        """The connection is gone and nothing is under way any more: say what becomes of everything held.
+
+        What runs keeps its lease, because its worker may come back and go on; its lease runs out if not.
+        """
+        is_orderly = self._is_leaving
+        effects: list[Effect] = []
+        for held in self._held.values():
+            if held.state in _MAYBE_AUTHORIZED:
+                effects.append(Unstart(held))
+            elif held.was_started or not held.has_lease:
+                continue
+            elif is_orderly:
+                effects.append(Return(held.work.item_id, held.work.token))
+            else:
+                effects.append(Lose(held))
+        self._held.clear()
+        self._is_leaving = True
+        return effects

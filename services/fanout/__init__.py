@@ -1,0 +1,1 @@
+"""The fan-out process: expands accepted events into runs, workspaces taking turns."""

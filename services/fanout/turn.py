@@ -1,0 +1,162 @@
+"""One workspace's turn: find its vested fan-out items and expand each by one chunk."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import anyio
+
+from keyspace.errors import KeyspaceError
+from keyspace.keyspace import Keyspace
+from keyspace.layout import ITEM, bucket_of
+from keyspace.limits import BUCKET_MS
+from keyspace.queue.claims import candidates, next_vesting_ms
+from keyspace.records.work import ItemRecord
+from keyspace.transitions.expand_event import expand_event
+from keyspace.tx import Tx
+from services.fanout.metrics import FanOutMetrics
+from services.fanout.options import RETRY_MS, SKIPPED_ITEMS_MAX, TURN_ITEMS
+from services.lanes.deferral import Failures, defer_item, is_passing
+from services.lanes.duebook import LaneOf
+
+__all__ = ["Found", "Look", "Turns", "find_items"]
+
+log = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """The vested items of a lane, the ids of entries whose record cannot be read, and when the next one vests."""
+
+    items: list[ItemRecord]
+    unreadable: list[str]
+    next_ms: int | None
+    has_more: bool
+
+
+class Look(NamedTuple):
+    """What a turn says of its lane: when it is due next, and whether it is due at once."""
+
+    next_ms: int | None
+    has_more: bool
+
+
+async def find_items(tx: Tx, key: LaneOf, *, limit: int) -> Found:
+    """Return at most `limit` vested items of a server lane, read by snapshot: nothing is claimed by looking."""
+    found = await candidates(tx, key.workspace, key.lane, limit=limit)
+    keys = [ITEM.at(key.workspace, candidate.item_id) for candidate in found]
+    unreadable: list[str] = []
+    try:
+        records = await tx.load_all(keys, snapshot=True)
+    except KeyspaceError:
+        records = []
+        for candidate, item_key in zip(found, keys, strict=True):
+            try:
+                records.append(await tx.load(item_key, snapshot=True))
+            except KeyspaceError:
+                unreadable.append(candidate.item_id)
+    next_ms = None
+    if len(found) < limit:
+        horizon_ms = (bucket_of(tx.now_ms) + 2) * BUCKET_MS
+        next_ms = await next_vesting_ms(tx, key.workspace, key.lane, from_ms=tx.now_ms + 1, to_ms=horizon_ms)
+    return Found([item for item in records if item is not None], unreadable, next_ms, len(found) == limit)
+
+
+class Turns:
+    """Takes turns for workspaces; remembers what fails."""
+
+    def __init__(self, keyspace: Keyspace, limiter: anyio.CapacityLimiter, metrics: FanOutMetrics) -> None:
+        """Expand on `keyspace`, at most as many chunks at once as `limiter` lets."""
+        self._keyspace = keyspace
+        self._limiter = limiter
+        self._metrics = metrics
+        self._failures = Failures()
+        self._skipped: dict[LaneOf, dict[str, int]] = {}
+
+    async def take(self, key: LaneOf) -> Look:
+        """Expand a bounded number of a workspace's events by one chunk each and say when to come again.
+
+        One that fails is deferred, later each time, and hides none behind it (case 008).
+        """
+        skipped = self._skipped_now(key)
+        limit = TURN_ITEMS + len(skipped)
+        try:
+            found = await self._keyspace.transact("find_fanout", lambda tx: find_items(tx, key, limit=limit))
+        except Exception as error:  # noqa: BLE001 - told apart below; a turn must not end the process
+            return self._look_after_trouble(key, error)
+        for item_id in found.unreadable:
+            if item_id not in skipped:
+                await self._defer(key, item_id)
+        unfinished: list[ItemRecord] = []
+        async with anyio.create_task_group() as group:
+            for item in found.items:
+                if item.item_id not in skipped:
+                    group.start_soon(self._expand, key, item, unfinished, name="expand_event")
+        return Look(found.next_ms, found.has_more or bool(unfinished))
+
+    async def _expand(self, key: LaneOf, item: ItemRecord, unfinished: list[ItemRecord]) -> None:
+        async with self._limiter:
+            ready_ms = max(item.vesting_ms, item.enqueued_at_ms)
+            self._metrics.wait_seconds.observe(max(0, self._keyspace.clock.now_ms() - ready_ms) / 1_000)
+            try:
+                done = await self._keyspace.transact(
+                    "expand_event", lambda tx: expand_event(tx, key.workspace, item.target, item.item_id)
+                )
+            except Exception as error:  # noqa: BLE001 - whatever one event does, the others go on
+                await self._expand_failed(key, item, error, unfinished)
+                return
+        self._failures.succeeded(item.item_id)
+        self._metrics.chunks.inc()
+        self._metrics.candidates.inc(done.evaluated_count)
+        if done.is_complete:
+            self._metrics.completed.inc()
+        else:
+            unfinished.append(item)
+
+    async def _expand_failed(
+        self, key: LaneOf, item: ItemRecord, error: Exception, unfinished: list[ItemRecord]
+    ) -> None:
+        if is_passing(error):
+            log.warning("an expansion waits for the store", extra={"item": item.item_id, "error": str(error)})
+            unfinished.append(item)
+            await self._keyspace.clock.sleep_ms(RETRY_MS)
+            return
+        log.error(
+            "an expansion failed and is deferred",
+            extra={"workspace": key.workspace, "event": item.target, "item": item.item_id},
+            exc_info=error,
+        )
+        await self._defer(key, item.item_id)
+
+    async def _defer(self, key: LaneOf, item_id: str) -> None:
+        delay_ms = self._failures.failed(item_id)
+        self._metrics.failures.inc()
+        self._metrics.failing.set(len(self._failures))
+        try:
+            await self._keyspace.transact("defer_item", lambda tx: defer_item(tx, key.workspace, item_id, delay_ms))
+        except Exception:
+            log.exception(
+                "an item can be neither run nor deferred", extra={"workspace": key.workspace, "item": item_id}
+            )
+            passed_over = self._skipped.setdefault(key, {})
+            if len(passed_over) < SKIPPED_ITEMS_MAX:
+                passed_over[item_id] = self._keyspace.clock.now_ms() + delay_ms
+
+    def _skipped_now(self, key: LaneOf) -> frozenset[str]:
+        passed_over = self._skipped.get(key)
+        if passed_over is None:
+            return frozenset()
+        now_ms = self._keyspace.clock.now_ms()
+        for item_id in [item_id for item_id, until_ms in passed_over.items() if until_ms <= now_ms]:
+            del passed_over[item_id]
+        if not passed_over:
+            del self._skipped[key]
+        return frozenset(passed_over)
+
+    def _look_after_trouble(self, key: LaneOf, error: Exception) -> Look:
+        log.warning(
+            "a workspace's fan-out cannot be read",
+            extra={"workspace": key.workspace},
+            exc_info=None if is_passing(error) else error,
+        )
+        return Look(self._keyspace.clock.now_ms() + RETRY_MS, has_more=False)
