@@ -151,7 +151,7 @@ class EmbeddedTransaction:
             TooManyWatches: the store holds as many as it may.
             StoreError: as for a read of the key.
         """
-        self._check_key(key, KeyTooLarge)
+        self._check_key(key)
         value = self._get(key, False)
         is_own, state = self._writes.state(key)
         stored = self._view().get(key) if is_own and isinstance(state, Pending) else value
@@ -351,19 +351,21 @@ class EmbeddedTransaction:
         if self._refused is not None:
             raise self._refused
 
-    def _check_key(self, key: bytes, too_large: type[StoreError], extra: int = 0) -> None:
+    def _check_key(self, key: bytes, extra: int = 0) -> None:
         if key >= sizes.SYSTEM_KEYS_BEGIN:
             raise self._refuse(KeyOutsideLegalRange(f"a key lies in the system's own range key={key[:64]!r}"))
         if len(key) + extra > sizes.KEY_BYTES_MAX:
             raise self._refuse(
-                too_large(
+                KeyTooLarge(
                     f"a key exceeds the limit bytes={len(key)} limit={sizes.KEY_BYTES_MAX - extra} key={key[:64]!r}..."
                 )
             )
 
     def _check_pair(self, key: bytes, value: bytes, *, key_extra: int = 0, value_extra: int = 0) -> None:
-        self._check_open()
-        self._check_key(key, KeyTooLarge, key_extra)
+        if self._state is not _State.OPEN or self._refused is not None:
+            self._check_open()
+        if key >= sizes.SYSTEM_KEYS_BEGIN or len(key) + key_extra > sizes.KEY_BYTES_MAX:
+            self._check_key(key, key_extra)
         if len(value) + value_extra > sizes.VALUE_BYTES_MAX:
             limit = sizes.VALUE_BYTES_MAX - value_extra
             raise self._refuse(

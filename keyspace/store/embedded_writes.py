@@ -81,7 +81,7 @@ def apply_atomic(op: Op, stored: bytes | None, operand: bytes) -> bytes:
 class OwnWrites:
     """One transaction's writes. Keys and values are checked before they get here."""
 
-    __slots__ = ("_cleared", "_has_unreadable_key", "_keys", "_pushed_out", "_states", "_unreadable")
+    __slots__ = ("_cleared", "_has_cleared", "_has_stamped", "_keys", "_pushed_out", "_states", "_unreadable")
 
     def __init__(self) -> None:
         self._states: dict[bytes, bytes | Pending | None] = {}
@@ -89,22 +89,24 @@ class OwnWrites:
         self._cleared = RangeSet()
         self._unreadable = RangeSet()
         self._pushed_out: list[Mutation] = []
-        self._has_unreadable_key = False
+        # Most transactions stamp nothing and clear no range; two flags keep the common path short.
+        self._has_stamped = False
+        self._has_cleared = False
 
     def __bool__(self) -> bool:
-        return bool(self._states or self._cleared or self._pushed_out)
+        return self._has_cleared or self._has_stamped or bool(self._keys)
 
     def set(self, key: bytes, value: bytes) -> None:
         """Write a pair."""
         state = self._states.get(key)
-        if self._is_key_unreadable(key, state):
+        if self._has_stamped and self._is_key_unreadable(key, state):
             self._push(key, state, Mutation(Op.SET, key, value))
         else:
             self._place(key, value)
 
     def clear(self, key: bytes) -> None:
         """Remove a key; it becomes readable again, as in FoundationDB."""
-        if self._unreadable:
+        if self._has_stamped:
             self._unreadable.subtract(key, key_after(key))
         self._place(key, None)
 
@@ -113,6 +115,7 @@ class OwnWrites:
         self._drop_keys(begin, end)
         self._unreadable.subtract(begin, end)
         self._cleared.add(begin, end)
+        self._has_cleared = True
 
     def atomic(self, op: Op, key: bytes, operand: bytes) -> None:
         """Apply `ADD` or `BYTE_MAX` to a key."""
@@ -133,6 +136,7 @@ class OwnWrites:
             self._push(key, state, mutation)
         else:
             self._place(key, Pending(mutation, is_unreadable=True))
+        self._has_stamped = True
 
     def stamp_key(self, template: bytes, offset: int, value: bytes, read_version: int) -> KeyRange:
         """Write a pair whose key receives the stamp, and return the range in which the key may come to lie.
@@ -143,6 +147,7 @@ class OwnWrites:
         reach = KeyRange(least, key_after(place_stamp(template, offset, STAMP_LAST)))
         self._push_out(reach)
         self._unreadable.add(*reach)
+        self._has_stamped = True
         self._place(least, Pending(Mutation(Op.STAMPED_KEY, template, value, offset), is_unreadable=True))
         return reach
 
@@ -151,18 +156,18 @@ class OwnWrites:
         state = self._states.get(key)
         if state is not None or key in self._states:
             return True, state
-        return (bool(self._cleared) and self._cleared.contains(key)), None
+        return self._has_cleared and self._cleared.contains(key), None
 
     def is_unreadable(self, key: bytes) -> bool:
         """Return whether reading `key` would need the commit's stamp."""
-        return self._is_key_unreadable(key, self._states.get(key))
+        return self._has_stamped and self._is_key_unreadable(key, self._states.get(key))
 
     def is_range_unreadable(self, begin: bytes, end: bytes) -> bool:
         """Return whether reading [begin, end) would need the commit's stamp."""
-        if self._unreadable and self._unreadable.overlaps(begin, end):
-            return True
-        if not self._has_unreadable_key:
+        if not self._has_stamped:
             return False
+        if self._unreadable.overlaps(begin, end):
+            return True
         states = (self._states[key] for key in self.keys_in(begin, end))
         return any(isinstance(state, Pending) and state.is_unreadable for state in states)
 
@@ -211,22 +216,25 @@ class OwnWrites:
     def mutations(self) -> list[Mutation]:
         """Return what the commit has to apply, in order."""
         flat = list(self._pushed_out)
-        flat.extend(Mutation(Op.CLEAR_RANGE, begin, end) for begin, end in self._cleared.intersect(b"", b"\xff"))
+        if self._has_cleared:
+            flat.extend(Mutation(Op.CLEAR_RANGE, begin, end) for begin, end in self._cleared.intersect(b"", b"\xff"))
         for key in self._keys:
-            flat.extend(_mutations_of(key, self._states[key]))
+            state = self._states[key]
+            if type(state) is bytes:
+                flat.append(Mutation(Op.SET, key, state))
+            else:
+                flat.extend(_mutations_of(key, state))
         return flat
 
     def _is_key_unreadable(self, key: bytes, state: bytes | Pending | None) -> bool:
         if isinstance(state, Pending) and state.is_unreadable:
             return True
-        return bool(self._unreadable) and self._unreadable.contains(key)
+        return self._unreadable.contains(key)
 
     def _place(self, key: bytes, state: bytes | Pending | None) -> None:
         if key not in self._states:
             insort(self._keys, key)
         self._states[key] = state
-        if isinstance(state, Pending) and state.is_unreadable:
-            self._has_unreadable_key = True
 
     def _push(self, key: bytes, state: bytes | Pending | None, mutation: Mutation) -> None:
         """Put an operation on top of a state that must not be replaced."""
