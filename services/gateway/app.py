@@ -24,9 +24,9 @@ from keyspace.transitions.names import check_id, check_name, check_workspace_nam
 from services.gateway.auth import Identity, bearer_secret
 from services.gateway.endpoints import Answer, Call, Endpoint, Gateway, missing
 from services.gateway.openapi import openapi_document
-from services.gateway.probes import alive, ready
 from services.gateway.problems import ApiProblem, problem_for, problem_response
 from services.gateway.routes import ENDPOINTS
+from services.runtime.probes import probe_routes
 from services.runtime.process import SERVER_VERSION
 
 __all__ = ["gateway_app", "gateway_routes"]
@@ -44,17 +44,7 @@ def gateway_routes(gateway: Gateway) -> list[BaseRoute]:
     async def openapi(_request: Request) -> Response:
         return Response(document, media_type="application/json")
 
-    async def healthz(_request: Request) -> Response:
-        return await alive(gateway.process)
-
-    async def readyz(_request: Request) -> Response:
-        return await ready(gateway.process)
-
-    routes: list[BaseRoute] = [
-        Route("/openapi.json", openapi),
-        Route("/healthz", healthz),
-        Route("/readyz", readyz),
-    ]
+    routes: list[BaseRoute] = [Route("/openapi.json", openapi), *probe_routes(gateway.process)]
     # A path is one route with its methods, so that a wrong method is told apart from a wrong path.
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:

@@ -10,7 +10,8 @@ import msgspec
 
 from services.gateway.endpoints import Endpoint
 from services.gateway.problems import MEDIA_TYPE, STATUSES
-from services.gateway.types import Problem, Readiness
+from services.gateway.types import Problem
+from services.runtime.probes import Readiness
 
 __all__ = ["openapi_document"]
 

@@ -32,7 +32,6 @@ __all__ = [
     "Page",
     "Problem",
     "PublishedManifest",
-    "Readiness",
     "Retry",
     "Run",
     "RunSummary",
@@ -79,13 +78,6 @@ class Problem(_Answer, frozen=True, kw_only=True):
     status: int
     code: str
     detail: str
-
-
-class Readiness(_Answer, frozen=True, kw_only=True):
-    """Whether this process serves, and every reason why not."""
-
-    ready: bool
-    faults: list[str] = []
 
 
 # -- workspaces and keys

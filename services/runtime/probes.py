@@ -1,32 +1,42 @@
-"""Whether the process is alive and whether it serves; asked by machines, without a key."""
+"""Whether a process is alive and whether it serves; asked by machines, without a key, on every process's own port."""
 
 from __future__ import annotations
 
 import anyio
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from keyspace.errors import KeyspaceError
 from keyspace.layout import FORMAT
 from keyspace.store.errors import StoreError
 from keyspace.tx import Tx
-from services.gateway.types import Readiness
 from services.runtime.process import Process
 
-__all__ = ["alive", "readiness", "ready"]
+__all__ = ["Readiness", "probe_routes", "readiness"]
 
 _encoder = msgspec.json.Encoder()
 
 
-async def alive(_process: Process) -> Response:
-    """Answer that the process runs its event loop."""
-    return _answer(Readiness(ready=True), 200)
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether this process serves, and every reason why not."""
+
+    ready: bool
+    faults: list[str] = []
 
 
-async def ready(process: Process) -> Response:
-    """Answer 200 when the process serves, 503 with the reasons when it does not."""
-    found = await readiness(process)
-    return _answer(found, 200 if found.ready else 503)
+def probe_routes(process: Process) -> list[Route]:
+    """Return /healthz, which says that the event loop runs, and /readyz, which asks the store: 200, or 503 with reasons."""
+
+    async def alive(_request: Request) -> Response:
+        return _answer(Readiness(ready=True), 200)
+
+    async def ready(_request: Request) -> Response:
+        found = await readiness(process)
+        return _answer(found, 200 if found.ready else 503)
+
+    return [Route("/healthz", alive), Route("/readyz", ready)]
 
 
 async def readiness(process: Process) -> Readiness:
@@ -47,6 +57,4 @@ async def readiness(process: Process) -> Readiness:
 
 
 def _answer(found: Readiness, status: int) -> Response:
-    return Response(
-        _encoder.encode(found), status, media_type="application/json", headers={"Cache-Control": "no-store"}
-    )
+    return Response(_encoder.encode(found), status, {"Cache-Control": "no-store"}, media_type="application/json")
