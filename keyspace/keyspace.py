@@ -1,7 +1,7 @@
 """A keyspace: one deployment's range of a store, and the only way transitions are run on it.
 
-`Keyspace.transact(name, body)` owns a transition's life: it mints ids before the first attempt, samples engine time once an
-attempt, opens the byte budget, and leaves retries, counters and the commit to the store's runner.
+`Keyspace.transact(name, body)` owns a transition's life: it samples engine time once an attempt, opens the byte budget and
+the attempt's ids, and leaves retries, counters and the commit to the store's runner.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Keyspace:
         self._runner = Runner(store, clock=clock, meter=self.meter)
 
     def mint(self) -> str:
-        """Return a new id, 32 hexadecimal digits."""
+        """Return a new id, 32 hexadecimal digits; what a receipt is found by is minted so, before the transaction."""
         return self._rng.randbytes(ID_BYTES).hex()
 
     async def transact(self, name: str, body: Callable[[Tx], Awaitable[T]]) -> T:
@@ -72,7 +72,7 @@ class Keyspace:
 
         Args:
             name: the transition's name in counters and traces.
-            body: the transition; gets a new Tx each attempt, with the same ids.
+            body: the transition; gets a new Tx each attempt, with new ids.
 
         Raises:
             Refusal: `body` refused; nothing was mutated.
@@ -81,13 +81,13 @@ class Keyspace:
         """
         seed = self._rng.randbytes(ID_BYTES)
 
-        async def attempt(raw: Transaction, _attempt_index: int) -> T:
+        async def attempt(raw: Transaction, attempt_index: int) -> T:
             tx = Tx(
                 raw,
                 prefix=self.prefix,
                 budget=Budget(self.allowance_bytes),
                 now_ms=self.clock.now_ms(),
-                ids=Ids(seed),
+                ids=Ids(seed, attempt_index),
             )
             return await body(tx)
 

@@ -41,13 +41,18 @@ def digest_of(domain: str, *parts: str | bytes) -> str:
 
 
 class Ids:
-    """Ids minted before the retry loop: each attempt of one transaction draws the same ones in the same order."""
+    """Ids for what one attempt creates: work items. No two attempts of a call draw the same one.
+
+    After an unknown commit the next attempt may rightly go on with the next page of the same work; with the ids of the
+    attempt before it would overwrite what that one committed. So nothing drawn here can be a receipt: the id a receipt is
+    found by is minted before the call (`Keyspace.mint`) and given to the transition.
+    """
 
     __slots__ = ("_count", "_seed")
 
-    def __init__(self, seed: bytes) -> None:
-        """Draw from `seed`, 16 random bytes of one call."""
-        self._seed = seed
+    def __init__(self, seed: bytes, attempt_index: int = 0) -> None:
+        """Draw from `seed`, 16 random bytes of one call, for its attempt `attempt_index` (from 0)."""
+        self._seed = seed + attempt_index.to_bytes(4, "big")
         self._count = 0
 
     def mint(self) -> str:
@@ -61,7 +66,7 @@ class Tx:
 
     Attributes:
         now_ms: engine time, sampled once for this attempt (Unix epoch milliseconds).
-        ids: the ids of this call.
+        ids: ids for what this attempt creates.
         budget: this attempt's account.
     """
 
