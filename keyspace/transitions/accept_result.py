@@ -68,7 +68,8 @@ def decide_result(loaded: Loaded, work: Work, digest: str) -> Settling | Replaye
     run, step, attempt, item = loaded
     if run is None or step is None or attempt is None:
         return Stale("attempt_not_found")
-    if attempt.token != work.token:
+    # The item is the attempt's own: a reference that mixes two works must not consume the item of another.
+    if attempt.token != work.token or attempt.item_id != work.item_id:
         return Stale("lease_lost")
     if attempt.state in (AttemptState.SUCCEEDED, AttemptState.FAILED):
         return Replayed() if attempt.result_digest == digest else Stale("attempt_settled")
