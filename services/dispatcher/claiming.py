@@ -25,11 +25,15 @@ log = logging.getLogger(__name__)
 
 
 class Claim(NamedTuple):
-    """What a claim says of its lane: how many it leased, whether vested entries may be left, when the next one vests."""
+    """What a claim says of its lane.
+
+    How many it leased, whether vested entries may be left, when the next one vests, and before which instant nothing is left.
+    """
 
     leased_count: int
     has_more: bool
     next_ms: int | None
+    empty_before_ms: int | None = None
 
 
 class Claimer:
@@ -82,7 +86,10 @@ class Claimer:
             for token, session in by_token.items():
                 session.core.release_seat(token)
         self._work.metrics.claims.labels("leased" if deliveries else "empty").inc()
-        return Claim(len(deliveries), len(deliveries) == len(seats) or skip > 0, next_ms)
+        # Entries are taken in the order of their instants, so a claim from the head leaves nothing older than its last.
+        is_from_head = bool(deliveries) and skip == 0
+        empty_before_ms = max(delivery.item.vesting_ms for delivery in deliveries) if is_from_head else None
+        return Claim(len(deliveries), len(deliveries) == len(seats) or skip > 0, next_ms, empty_before_ms)
 
     async def _lease(
         self, key: LaneOf, seats: list[Seat], tried: dict[str, Seat], skip: int

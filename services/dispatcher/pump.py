@@ -21,7 +21,7 @@ from keyspace.records.work import Direction
 from keyspace.store.api import Watch
 from keyspace.store.errors import StoreError
 from keyspace.tx import Tx
-from services.dispatcher.claiming import Claimer
+from services.dispatcher.claiming import Claim, Claimer
 from services.dispatcher.options import CLAIM_STARTS, DUE_PAGE_ITEMS, LINGER_MS, RETRY_MS
 from services.dispatcher.seats import Place, choose_seats
 from services.dispatcher.session import WorkerSession
@@ -217,13 +217,14 @@ class Pump:
         if not chosen:
             return  # it stays due; a session that gets room rings
         self._book.look(key)
-        has_more, next_ms = True, None
+        claim = Claim(0, has_more=True, next_ms=None)
         try:
             async with self._limiter:
                 claim = await self._claimer.claim(key, chosen, skip=self._first(len(chosen)))
-            has_more, next_ms = claim.has_more, claim.next_ms
         finally:
-            self._book.looked(key, next_ms=next_ms, has_more=has_more)
+            self._book.looked(
+                key, next_ms=claim.next_ms, has_more=claim.has_more, empty_before_ms=claim.empty_before_ms
+            )
         cleared = await clear_past_pointers(self._keyspace, self._book, key)
         self._work.metrics.pointers_cleared.inc(cleared)
 

@@ -175,7 +175,7 @@ class FanOutPump:
     async def _turn(self, book: DueBook, key: LaneOf) -> None:
         try:
             look = await self._turns.take(key)
-            book.looked(key, next_ms=look.next_ms, has_more=look.has_more)
+            book.looked(key, next_ms=look.next_ms, has_more=look.has_more, empty_before_ms=look.empty_before_ms)
             self._metrics.pointers_cleared.inc(await clear_past_pointers(self._keyspace, book, key))
         finally:
             self._under_way.discard(key)

@@ -35,10 +35,11 @@ class Found(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a turn says of its lane: when it is due next, and whether it is due at once."""
+    """What a turn says of its lane: when it is due next, whether at once, and before which instant nothing is left."""
 
     next_ms: int | None
     has_more: bool
+    empty_before_ms: int | None = None
 
 
 async def find_items(tx: Tx, key: LaneOf, *, limit: int) -> Found:
@@ -92,7 +93,8 @@ class Turns:
             for item in found.items:
                 if item.item_id not in skipped:
                     group.start_soon(self._expand, key, item, unfinished, name="expand_event")
-        return Look(found.next_ms, found.has_more or bool(unfinished))
+        left = [item.vesting_ms for item in unfinished] or [item.vesting_ms for item in found.items[-1:]]
+        return Look(found.next_ms, found.has_more or bool(unfinished), min(left, default=None))
 
     async def _expand(self, key: LaneOf, item: ItemRecord, unfinished: list[ItemRecord]) -> None:
         async with self._limiter:

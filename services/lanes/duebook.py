@@ -44,6 +44,7 @@ class _Due:
     buckets: set[int] = field(default_factory=set)
     is_hot: bool = True
     next_ms: int | None = None
+    empty_before_ms: int | None = None
 
 
 class DueBook:
@@ -112,25 +113,33 @@ class DueBook:
             due.is_hot, due.next_ms = False, None
             self._lanes[key] = due  # at the end: lanes take turns
 
-    def looked(self, key: LaneOf, *, next_ms: int | None, has_more: bool) -> None:
+    def looked(self, key: LaneOf, *, next_ms: int | None, has_more: bool, empty_before_ms: int | None = None) -> None:
         """Take in a look.
 
         Args:
             key: the lane.
             next_ms: when its next entry vests as far as the look saw, engine time in milliseconds.
             has_more: whether vested entries may be left.
+            empty_before_ms: entries that vested before this instant are gone, though later ones may be left; None when the
+                look does not say. A lane that always has a backlog is rid of its old pointers by it.
         """
         due = self._lanes.setdefault(key, _Due(is_hot=False))
         due.is_hot = due.is_hot or has_more
         due.next_ms = next_ms
+        due.empty_before_ms = empty_before_ms
         self._drop_if_done(key, due)
 
     def clearable(self, key: LaneOf, now_ms: int) -> list[int]:
         """Return the lane's buckets that are over for every live clock; their pointers may go if they are empty."""
         due = self._lanes.get(key)
-        if due is None or due.is_hot:
+        if due is None:
             return []
-        return sorted(bucket for bucket in due.buckets if (bucket + 1) * BUCKET_MS + self._skew_ms <= now_ms)
+        over_ms = now_ms - self._skew_ms
+        if due.is_hot:
+            if due.empty_before_ms is None:
+                return []
+            over_ms = min(over_ms, due.empty_before_ms)
+        return sorted(bucket for bucket in due.buckets if (bucket + 1) * BUCKET_MS <= over_ms)
 
     def cleared(self, key: LaneOf, bucket: int, *, is_gone: bool) -> None:
         """Take in that a pointer went, or that its bucket holds work after all."""
