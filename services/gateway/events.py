@@ -206,7 +206,11 @@ def _explain(routing_generation: int, state: ExpansionState, matched_count: int)
     if routing_generation == 0:
         return "No routing generation was active when the event was accepted, so no function is bound to it."
     if state is not ExpansionState.COMPLETE:
-        return f"The functions of routing generation {routing_generation} are being evaluated; {matched_count} runs so far."
+        return f"The functions of routing generation {routing_generation} are being evaluated; {_runs(matched_count)} so far."
     if matched_count == 0:
         return f"Routing generation {routing_generation} binds no function to an event of this name."
-    return f"Routing generation {routing_generation} started {matched_count} runs."
+    return f"Routing generation {routing_generation} started {_runs(matched_count)}."
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"

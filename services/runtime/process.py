@@ -19,11 +19,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from enum import IntEnum
 from importlib.metadata import version
+from pathlib import Path
 
 import anyio
 
 from keyspace.clock import Clock, SystemClock
 from keyspace.errors import Refusal, UnknownVersion
+from keyspace.keyspace import Keyspace
 from keyspace.opening import (
     HIGH_WATER_PERIOD_MS,
     announce_process,
@@ -42,7 +44,7 @@ from services.runtime.health import ClockMark, Health, ServingKeyspace
 from services.runtime.http import PortUnavailable, bind, serve_http
 from services.runtime.telemetry import Telemetry, metrics_app
 
-__all__ = ["Body", "Drain", "ExitCode", "NotReady", "Process", "open_process", "run_process"]
+__all__ = ["Body", "Drain", "ExitCode", "NotReady", "Process", "open_existing_keyspace", "open_process", "run_process"]
 
 log = logging.getLogger(__name__)
 
@@ -281,6 +283,40 @@ async def open_process(
         if opened is not None:
             with anyio.CancelScope(shield=True):
                 await opened.close()
+
+
+@asynccontextmanager
+async def open_existing_keyspace(config: Config) -> AsyncIterator[Keyspace]:
+    """Open the configured keyspace for a command that reads it and serves nobody; it must exist.
+
+    Raises:
+        NotReady: there is none, or it cannot be opened.
+    """
+    _require_existing(config.store)
+    clock = SystemClock()
+    try:
+        with anyio.fail_after(OPEN_MS / 1_000):
+            store = await open_store(config.store, clock=clock)
+    except TimeoutError:
+        raise NotReady(f"the store {config.store} did not answer within {OPEN_MS} ms") from None
+    except StoreUnavailableError as error:
+        raise NotReady(str(error)) from error
+    try:
+        keyspace = Keyspace(store, clock=clock, prefix=config.key_prefix.encode())
+        await open_keyspace(keyspace)
+        yield keyspace
+    except (UnknownVersion, Refusal) as error:
+        raise NotReady(f"{config.store}: {error}") from error
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.close()
+
+
+def _require_existing(url: str) -> None:
+    scheme, _, path = url.partition(":")
+    if scheme == "embedded" and not Path(path).exists():
+        # Opening would make an empty one, and an empty one has no faults to find.
+        raise NotReady(f"there is no store at {Path(path).resolve()}; name it with --store")
 
 
 def run_process(config: Config, role: str, body: Body) -> int:

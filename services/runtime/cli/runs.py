@@ -1,0 +1,163 @@
+"""`ryusen runs`: list, show, history."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+from ryusen.clients.streams import FAILURES_MAX, Following
+
+from services.runtime.cli.api import Api, Refused, api_options
+from services.runtime.cli.options import as_json
+from services.runtime.cli.output import instant, pairs, print_json, print_table, styled_status
+
+__all__ = ["runs"]
+
+COUNT_DEFAULT = 50
+COUNT_MAX = 100_000
+HISTORY_PAGE_ITEMS = 500
+RECONNECT_S = 1.0
+
+
+@click.group()
+def runs() -> None:
+    """Read runs."""
+
+
+@runs.command("list")
+@click.option("--status", help="Only runs of this status.")
+@click.option("--application", help="With --function: only runs of that function.")
+@click.option("--function", help="With --application: only runs of this function.")
+@click.option("--count", type=click.IntRange(1, COUNT_MAX), default=COUNT_DEFAULT, show_default=True, help="How many.")
+@api_options
+@as_json
+def list_(
+    status: str | None, application: str | None, function: str | None, count: int, is_json: bool, **where: str
+) -> None:
+    """List runs, the newest first."""
+    api = _api(where)
+    found = list(
+        api.items(api.path("runs"), count_max=count, status=status, application=application, function=function)
+    )
+    if is_json:
+        print_json(found)
+        return
+    print_table(
+        ("run", "function", "status", "steps", "created", "waiting for"),
+        [
+            (
+                run["run"],
+                f"{run['application']}/{run['function']}",
+                styled_status(run["status"]),
+                str(run["step_count"]),
+                instant(run["created_at_ms"]),
+                run["waiting"]["sentence"] if run["waiting"] else "-",
+            )
+            for run in found
+        ],
+        empty="there are no such runs",
+    )
+
+
+@runs.command()
+@click.argument("run")
+@api_options
+@as_json
+def show(run: str, is_json: bool, **where: str) -> None:
+    """Show a run: input, output, steps and attempts."""
+    api = _api(where)
+    answer = api.ask("GET", api.path("runs", run))
+    steps = sorted(
+        api.items(api.path("runs", run, "steps"), count_max=COUNT_MAX), key=lambda step: int(step["declared_at_ms"])
+    )
+    raw = msgspec.json.decode(answer, type=dict[str, msgspec.Raw])
+    if is_json:
+        print_json(msgspec.json.encode(raw | {"steps": msgspec.Raw(msgspec.json.encode(steps))}))
+        return
+    found = msgspec.json.decode(answer)
+    click.echo(f"run       {found['run']}")
+    click.echo(f"function  {found['application']}/{found['function']} (manifest {found['manifest_generation']})")
+    click.echo(f"event     {found['event']} {found['event_name']}")
+    click.echo(f"status    {found['status']}" + (f", {found['recovery']}" if found["recovery"] else ""))
+    click.echo(f"created   {instant(found['created_at_ms'])}  ended {instant(found['terminal_at_ms'])}")
+    if found["waiting"]:
+        click.echo(f"waiting   {found['waiting']['sentence']}")
+    if found["failure"]:
+        click.echo(f"failure   {found['failure']['category']}: {found['failure']['message']}")
+    click.echo(f"input     {bytes(raw['input']).decode()}")
+    if found["output_bytes"] is not None:
+        click.echo(f"output    {bytes(raw['output']).decode()}")
+    print_table(
+        ("step", "state", "attempts", "declared", "settled", "last failure"),
+        [
+            (
+                step["step"],
+                styled_status(step["state"]),
+                str(len(step["attempts"])),
+                instant(step["declared_at_ms"]),
+                instant(step["settled_at_ms"]),
+                _last_failure(step),
+            )
+            for step in steps
+        ],
+        empty="it has no steps yet",
+    )
+
+
+@runs.command()
+@click.argument("run")
+@click.option("--after", type=click.IntRange(0), default=0, show_default=True, help="Begin after this ordinal.")
+@click.option("--follow", "-f", "is_follow", is_flag=True, help="Go on until the run has ended.")
+@api_options
+@as_json
+def history(run: str, after: int, is_follow: bool, is_json: bool, **where: str) -> None:
+    """Show what happened to a run, entry by entry; with --json one document a line."""
+    api = _api(where)
+    begun_ms: int | None = None
+    for entry in _followed(api, run, after) if is_follow else _pages(api, run, after):
+        if is_json:
+            print_json(entry)
+            continue
+        begun_ms = entry["at_ms"] if begun_ms is None else begun_ms
+        seconds = (entry["at_ms"] - begun_ms) / 1_000
+        click.echo(f"{entry['ordinal']:>5}  {seconds:>9.3f} s  {entry['kind']:<26} {pairs(entry['data'])}")
+
+
+def _pages(api: Api, run: str, after: int) -> Iterator[dict[str, Any]]:
+    following: int | None = after
+    while following is not None:
+        page = api.read(api.path("runs", run, "history"), after=following, limit=HISTORY_PAGE_ITEMS)
+        yield from page["items"]
+        following = page["next_after"]
+
+
+def _followed(api: Api, run: str, after: int) -> Iterator[dict[str, Any]]:
+    """Yield entries as they are written, over lost connections; give up when several in a row bring nothing."""
+    following = Following(after)
+    path = api.path("runs", run, "history", "stream")
+    while True:
+        try:
+            for line in api.lines(path, after=following.after):
+                entry = following.line(line)
+                if entry is not None:
+                    yield entry
+                if following.is_over:
+                    return
+        except Refused as refused:
+            if not refused.is_passing or following.failures >= FAILURES_MAX:
+                raise
+        following.ended()
+        time.sleep(RECONNECT_S)
+
+
+def _api(where: dict[str, str]) -> Api:
+    return Api(where["url"], where["key"], where["workspace"])
+
+
+def _last_failure(step: dict[str, Any]) -> str:
+    failures = [attempt["failure"] for attempt in step["attempts"] if attempt["failure"]]
+    failure = step["failure"] or (failures[-1] if failures else None)
+    return f"{failure['category']}: {failure['message']}" if failure else "-"
