@@ -145,8 +145,7 @@ async def _watch_and_kill(client: AsyncClient, board: Board, launcher: Launcher)
 
 async def _follow(client: AsyncClient, board: Board, row: Row) -> None:
     while not row.run:
-        event = await client.event(row.event)
-        matches = event["matches"]
+        matches = (await client.event(row.event))["matches"]["items"]
         if matches:
             row.run = matches[0]["run"]
         else:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -100,7 +100,7 @@ class Launcher:
         self._ports = {slot: next(ports) for slot in self._slots}
         self._metrics_ports = {slot: next(ports) for slot in self._slots}
         self._processes: dict[Slot, Process] = {}
-        self._worker: WorkerSpec | None = None
+        self._workers: dict[int, WorkerSpec] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -161,12 +161,11 @@ class Launcher:
             for slot in others:
                 group.start_soon(self.start, *slot, name=f"start {slot[0]}-{slot[1]}")
 
-    async def start_workers(self, spec: WorkerSpec) -> None:
-        """Start every worker process; that they are connected shows in their work."""
-        self._worker = spec
-        for role, index in self._slots:
-            if role is Role.WORKER:
-                await self.start(role, index)
+    async def start_workers(self, spec: WorkerSpec, indices: Iterable[int] | None = None) -> None:
+        """Start worker processes, all of them when `indices` is None; that they are connected shows in their work."""
+        for index in range(self.topology.workers) if indices is None else indices:
+            self._workers[index] = spec
+            await self.start(Role.WORKER, index)
 
     async def start(self, role: Role, index: int = 0) -> Process:
         """Start the process of one place, which must be empty or hold an ended one, and wait until it is ready.
@@ -236,8 +235,7 @@ class Launcher:
         )
 
     def _worker_command(self, index: int) -> Command:
-        spec = self._worker
-        assert spec is not None, "start_workers says what workers run"
+        spec = self._workers[index]
         url = self.dispatcher_url(index % self.topology.dispatchers)
         environment = clean_environment({"RYUSEN_URL": url, "RYUSEN_KEY": spec.key, **spec.environment})
         options = ("--capacity", str(spec.capacity), "--grace", spec.grace)
@@ -267,9 +265,12 @@ class Launcher:
             metrics = await http.get(self.metrics_url(role, index))
             if READY_METRIC not in metrics.text:
                 return False
-            if role.listens:
-                ready = await http.get(f"http://{HOST}:{self._ports[slot]}/readyz")
+            if role is Role.GATEWAY:
+                ready = await http.get(f"{self.gateway_url(index)}/readyz")
                 return ready.status_code == httpx.codes.OK
-        except httpx.TransportError:
+            if role is Role.DISPATCHER:
+                # It speaks to workers only; that it listens is what they need.
+                await (await anyio.connect_tcp(HOST, self._ports[slot])).aclose()
+        except (httpx.TransportError, OSError):
             return False
         return True

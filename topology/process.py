@@ -112,6 +112,10 @@ class Process:
         except TimeoutError:
             raise TimeoutError(f"{self.name} (pid {self.pid}) did not end within {seconds_max} s") from None
 
+    async def ended(self) -> int:
+        """Return the exit code when the process ends, however long that takes."""
+        return await self._handle.wait()
+
     async def kill(self) -> int:
         """Kill the process alone with SIGKILL and wait until it is gone; return the exit code."""
         self.signal(signal.SIGKILL)

@@ -28,11 +28,6 @@ class Role(StrEnum):
         """Whether it is one of the service's own processes; workers are the customer's."""
         return self is not Role.WORKER
 
-    @property
-    def listens(self) -> bool:
-        """Whether others connect to it, so that it needs a port which outlives a restart."""
-        return self in (Role.GATEWAY, Role.DISPATCHER)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:

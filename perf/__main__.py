@@ -1,0 +1,60 @@
+"""`python -m perf`: run the workloads, show the figures, and record them when asked to."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+from rich.console import Console
+
+from perf.harness import Measurement, Pace, measure_all
+from perf.report import RESULTS, next_path, print_report, scene, write_report
+from perf.workloads import WORKLOADS, workload_named
+
+CONSOLE_CHARS = 150
+TINY = Pace(warm_s=0.2, seconds=1.0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=Pace().seconds, help="seconds that count, each (%(default)s)")
+    parser.add_argument("--warm", type=float, default=Pace().warm_s, help="seconds before them (%(default)s)")
+    parser.add_argument("--tiny", action="store_true", help="a second each: whether it runs, not how fast it is")
+    parser.add_argument("--only", action="append", metavar="WORKLOAD", help="this workload; may be repeated")
+    parser.add_argument("--store", help="another store than an embedded one in a temporary folder, such as fdb:PATH")
+    parser.add_argument("--record", action="store_true", help=f"write the next numbered file of {RESULTS.name}/")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the harness and return the exit code: 1 when anything offered was not accepted and completed."""
+    options = _parser().parse_args(arguments)
+    pace = TINY if options.tiny else Pace(warm_s=options.warm, seconds=options.seconds)
+    workloads = WORKLOADS if not options.only else tuple(workload_named(name) for name in options.only)
+    load_average = os.getloadavg()[0]
+    folder = Path(tempfile.mkdtemp(prefix="ryusen-perf-"))
+
+    async def run() -> list[Measurement]:
+        return await measure_all(workloads, folder, pace, store=options.store, settings={})
+
+    try:
+        found = anyio.run(run)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    report = scene(options.store or "embedded (LMDB)", {}, pace, load_average, found)
+    print_report(report, Console(width=None if sys.stdout.isatty() else CONSOLE_CHARS))
+    if options.record:
+        path = next_path(RESULTS, report.commit)
+        write_report(report, path)
+        sys.stdout.write(f"recorded as {path}\n")
+    return 1 if any(sum(m.errors.values()) + m.unfinished for m in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

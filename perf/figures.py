@@ -1,0 +1,84 @@
+"""Percentiles, processor time and scraped counters: the arithmetic of the harness."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+__all__ = ["TransitionUse", "Use", "cpu_seconds", "percentile", "read_transitions", "subtract", "summary"]
+
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_FAMILIES = {
+    "ryusen_transition_attempts": "attempts",
+    "ryusen_transition_commits": "commits",
+    "ryusen_transition_conflicts": "conflicts",
+    "ryusen_transition_bytes": "bytes",
+    "ryusen_transition_reads": "reads",
+    "ryusen_transition_writes": "writes",
+}
+
+Use = dict[str, float]
+TransitionUse = dict[str, Use]
+"""By transition name: attempts, commits, conflicts, bytes, reads, writes."""
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least `share` (0 to 1) of `values` do not exceed; nan without values."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A distribution in five numbers, in the unit of its values."""
+
+    count: int
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+def summary(values: Sequence[float]) -> Summary:
+    """Return the distribution of `values`."""
+    ordered = sorted(values)
+    shares = [round(percentile(ordered, share), 3) for share in (0.5, 0.95, 0.99, 1.0)]
+    return Summary(len(ordered), *shares)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time a process has used so far, in user and kernel mode, in seconds; Linux."""
+    # The name in brackets may hold anything, so count from its closing bracket.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
+
+
+def read_transitions(exposition: str) -> TransitionUse:
+    """Return the transition counters in a process's metrics."""
+    found: TransitionUse = {}
+    for family in text_string_to_metric_families(exposition):
+        figure = _FAMILIES.get(family.name)
+        if figure is None:
+            continue
+        for sample in family.samples:
+            if sample.name.endswith("_total"):
+                found.setdefault(sample.labels["transition"], {})[figure] = sample.value
+    return found
+
+
+def subtract(after: TransitionUse, before: Mapping[str, Use]) -> TransitionUse:
+    """Return what was counted between two readings, without transitions that did not occur."""
+    spent: TransitionUse = {}
+    for name, figures in after.items():
+        former = before.get(name, {})
+        use = {figure: value - former.get(figure, 0.0) for figure, value in figures.items()}
+        if use.get("attempts", 0.0) > 0:
+            spent[name] = use
+    return spent

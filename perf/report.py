@@ -1,0 +1,155 @@
+"""A run of the harness as a record on disk and as a table for people."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from perf.figures import Summary
+from perf.harness import Measurement, Pace
+
+__all__ = ["Report", "next_path", "print_report", "scene", "write_report"]
+
+RESULTS = Path(__file__).parent / "results"
+_NUMBERED = re.compile(r"(\d{3})-.*\.json")
+TRANSITIONS_SHOWN = 12
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one run measured, and where.
+
+    Attributes:
+        recorded_at: UTC.
+        commit: the project's revision, with a mark when the working tree differed from it.
+        cores: processors of the machine.
+        machine: kind of processor, kernel.
+        python: the interpreter.
+        load_average: over the minute before the run, from which other tenants of the machine show.
+        store: the engine under the keyspace.
+        settings: settings that are not the defaults.
+        pace: how long each workload was driven.
+        measurements: one for each workload.
+    """
+
+    recorded_at: str
+    commit: str
+    cores: int
+    machine: str
+    python: str
+    load_average: float
+    store: str
+    settings: dict[str, str]
+    pace: Pace
+    measurements: list[Measurement]
+
+
+def scene(store: str, settings: dict[str, str], pace: Pace, load_average: float, found: list[Measurement]) -> Report:
+    """Return the report of `found` with everything that is known about where it was measured."""
+    return Report(
+        recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=_commit(),
+        cores=os.cpu_count() or 0,
+        machine=f"{platform.machine()}, Linux {platform.release()}"
+        if platform.system() == "Linux"
+        else platform.platform(),
+        python=platform.python_version(),
+        load_average=load_average,
+        store=store,
+        settings=settings,
+        pace=pace,
+        measurements=found,
+    )
+
+
+def next_path(folder: Path, commit: str) -> Path:
+    """Return the next free place for a result: results are numbered in the order in which they were recorded."""
+    numbers = [int(match[1]) for path in folder.glob("*.json") if (match := _NUMBERED.fullmatch(path.name))]
+    return folder / f"{max(numbers, default=0) + 1:03d}-{commit[:7]}.json"
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write the record, readable and stable."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Show the figures."""
+    console.print(
+        f"{report.recorded_at}  commit {report.commit}  {report.cores} cores ({report.machine})  Python {report.python}  "
+        f"store {report.store}  load average before {report.load_average:.2f}",
+        highlight=False,
+    )
+    console.print(_rates(report.measurements))
+    for measurement in report.measurements:
+        console.print(_costs(measurement))
+
+
+def _rates(measurements: Sequence[Measurement]) -> Table:
+    table = Table(title="Throughput and latency (closed loop; milliseconds)")
+    table.add_column("workload")
+    for heading in ("callers", "offered", "accepted", "errors", "a second", "p50", "p95", "p99", "max"):
+        table.add_column(heading, justify="right")
+    for found in measurements:
+        _rate_row(table, f"{found.workload.name}: ack", found, found.acknowledged_per_s, found.acknowledgement_ms)
+        if found.run_ms is not None:
+            _rate_row(table, f"{found.workload.name}: end to end", found, found.completed_per_s, found.run_ms)
+    return table
+
+
+def _rate_row(table: Table, name: str, found: Measurement, rate: float, latency: Summary) -> None:
+    errors = sum(found.errors.values()) + found.unfinished
+    figures = (latency.p50, latency.p95, latency.p99, latency.max)
+    table.add_row(
+        name,
+        str(found.workload.concurrency),
+        str(found.offered),
+        str(found.accepted),
+        str(errors),
+        f"{rate:.1f}",
+        *(f"{figure:.1f}" for figure in figures),
+    )
+
+
+def _costs(found: Measurement) -> Table:
+    unit = "run" if found.workload.awaits_run else "submission"
+    units = max(found.units, 1)
+    table = Table(title=f"{found.workload.name}: what one {unit} costs ({found.units} {unit}s)")
+    table.add_column("transition or process")
+    for heading in ("commits", "conflicts", "bytes", "reads", "writes", "CPU ms"):
+        table.add_column(heading, justify="right")
+    ranked = sorted(found.transitions.items(), key=lambda item: -item[1].get("attempts", 0.0))
+    for name, use in ranked[:TRANSITIONS_SHOWN]:
+        shown = [use.get("commits", 0.0) / units, use.get("conflicts", 0.0) / units]
+        weights = [use.get(figure, 0.0) / units for figure in ("bytes", "reads", "writes")]
+        table.add_row(name, *(f"{value:.3f}" for value in shown), *(f"{value:.1f}" for value in weights), "")
+    totals = [sum(use.get(figure, 0.0) for use in found.transitions.values()) / units for figure in _TOTALS]
+    table.add_row("all transitions", *(f"{value:.2f}" for value in totals), "", style="bold")
+    for process, seconds in found.cpu_s.items():
+        table.add_row(process, "", "", "", "", "", f"{seconds / units * 1_000:.2f}")
+    table.add_row("(load process)", "", "", "", "", "", f"{found.load_cpu_s / units * 1_000:.2f}", style="dim")
+    return table
+
+
+_TOTALS = ("commits", "conflicts", "bytes", "reads", "writes")
+
+
+def _commit() -> str:
+    root = Path(__file__).parent.parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    # Results that are about to be recorded are not a change of what was measured.
+    is_changed = git("status", "--porcelain", "--untracked-files=no", "--", ":!perf/results")
+    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + ("+changes" if is_changed else "")

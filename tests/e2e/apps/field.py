@@ -1,0 +1,175 @@
+"""The application of the end-to-end tests: every step marks its begin and its end in a ledger; some behave badly.
+
+An event's payload says how: `work_ms` is how long each step works, `gate` a file that the gated step waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ryusen import App, Context, NonRetryable, Retry, StepFailed, current_attempt
+
+app = App("field")
+EXIT_KILLED = 137
+GATE_LOOK_S = 0.02
+
+Request = dict[str, Any]
+
+
+@app.function(on="field.steady")
+async def steady(ctx: Context, request: Request) -> int:
+    total = 0
+    for step in ("first", "second", "third"):
+        total += await ctx.step.run(step, work, request, total)
+    return total
+
+
+@app.function(on="field.two")
+async def left(ctx: Context, request: Request) -> str:
+    return "left"
+
+
+@app.function(on="field.two")
+async def right(ctx: Context, request: Request) -> str:
+    return "right"
+
+
+@app.function(on="field.gated")
+async def gated(ctx: Context, request: Request) -> str:
+    return await ctx.step.run("wait", wait_for_gate, request)
+
+
+@app.function(on="field.blocking")
+async def blocking(ctx: Context, request: Request) -> str:
+    return await ctx.step.run("block", block, request)
+
+
+@app.function(on="field.deadly-step")
+async def deadly_step(ctx: Context, request: Request) -> str:
+    return await ctx.step.run("die", die, request)
+
+
+@app.function(on="field.deadly-code")
+async def deadly_code(ctx: Context, request: Request) -> str:
+    if not is_open(request["gate"]):
+        os._exit(EXIT_KILLED)
+    return "survived"
+
+
+@app.function(on="field.odd")
+async def odd(ctx: Context, request: Request) -> dict[str, list[str]]:
+    """Runs every oddity as a step and returns what the function was told of each."""
+    told: dict[str, list[str]] = {}
+    for name in request["oddities"]:
+        try:
+            await ctx.step.run(name, odd_step, name, retry=Retry(attempts=1))
+        except StepFailed as failed:
+            told[name] = [failed.category, failed.message]
+    return told
+
+
+@app.function(on="field.odd-end")
+async def odd_end(ctx: Context, request: Request) -> object:
+    return be_odd(request["oddity"])
+
+
+async def work(request: Request, total: int) -> int:
+    mark("begin", request)
+    await asyncio.sleep(request.get("work_ms", 0) / 1_000)
+    mark("end", request)
+    return total + 1
+
+
+def wait_for_gate(request: Request) -> str:
+    mark("begin", request)
+    while not is_open(request["gate"]):
+        time.sleep(GATE_LOOK_S)
+    mark("end", request)
+    return "through"
+
+
+async def block(request: Request) -> str:
+    mark("begin", request)
+    time.sleep(request["work_ms"] / 1_000)  # noqa: ASYNC251 - user code that blocks its loop is what is tried
+    mark("end", request)
+    return "awake"
+
+
+async def die(request: Request) -> str:
+    mark("begin", request)
+    os._exit(EXIT_KILLED)
+
+
+def is_open(gate: str) -> bool:
+    return Path(gate).exists()
+
+
+class Demanding(Exception):
+    """Cannot be rebuilt from its arguments, printed or pickled."""
+
+    def __init__(self, first: object, *, second: object) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def odd_step(name: str) -> object:
+    mark("begin", {})
+    return be_odd(name)
+
+
+def be_odd(name: str) -> object:
+    match name:
+        case "demanding":
+            raise Demanding(1, second=2)
+        case "group":
+            raise ExceptionGroup("several", [ValueError("one"), Demanding(1, second=2)])
+        case "cycle":
+            first, second = ValueError("first"), ValueError("second")
+            first.__cause__, second.__cause__ = second, first
+            raise first
+        case "exit":
+            raise SystemExit(3)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "generator":
+            return _generate()
+        case "lock":
+            return threading.Lock()
+        case "file":
+            return Path(__file__).open()
+        case "huge":
+            return "x" * 2_000_000
+        case "never again":
+            raise NonRetryable("never again", details={"why": "odd"})
+        case _:
+            raise AssertionError(name)
+
+
+def _generate() -> Iterator[int]:
+    yield 1
+
+
+def mark(what: str, request: Request) -> None:
+    """Append one line with one write, so that processes do not mix theirs."""
+    attempt = current_attempt()
+    line = {
+        "mark": what,
+        "run": attempt.run_id,
+        "step": attempt.step_id,
+        "attempt": attempt.attempt,
+        "operation": attempt.operation_id,
+        "pid": os.getpid(),
+        "request": request.get("id", ""),
+    }
+    with Path(os.environ["FIELD_LEDGER"]).open("ab", buffering=0) as file:
+        file.write(json.dumps(line).encode() + b"\n")
