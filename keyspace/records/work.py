@@ -118,13 +118,14 @@ class ItemRecord(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class InstanceRecord(Record, frozen=True, kw_only=True, array_like=True):
-    """A worker process and the one session that may start work on it."""
+    """A worker process and the one session that may start work on it; `connection` counts the process's connections."""
 
     instance: str
     application: str
     session: str
     release: str
     connected_at_ms: int
+    connection: int = 0
 
 
 class ProcessRecord(Record, frozen=True, kw_only=True, array_like=True):

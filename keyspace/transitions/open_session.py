@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from keyspace.errors import Refusal
 from keyspace.layout import INSTANCE, INSTANCE_WORK
 from keyspace.limits import INSTANCE_PAGE_ITEMS
 from keyspace.records.work import Direction, InstanceRecord
@@ -24,17 +25,49 @@ class RecordedStart(NamedTuple):
 
 
 async def open_session(
-    tx: Tx, workspace: str, *, instance_id: str, application: str, session: str, release: str
+    tx: Tx, workspace: str, *, instance_id: str, application: str, session: str, release: str, connection: int = 0
 ) -> InstanceRecord:
     """Make `session` the one that may start work on the instance; from this commit older sessions authorize nothing.
 
-    Reads: nothing.  Writes: the instance.  Conflicts: aborts authorizations of older sessions in flight.
+    A hello that was delayed while its worker connected elsewhere must not take the instance back: behind it stands no
+    worker, and it would prove that what the newer session started had never begun.
+
+    Args:
+        tx: the open transaction.
+        workspace: whose worker it is.
+        instance_id: the worker process.
+        application: what it serves.
+        session: minted before the retry loop; the receipt.
+        release: what it runs.
+        connection: the process's own count of its connections, from 1; 0 from one that does not count.
+
+    Reads: the instance.  Writes: the instance.  Conflicts: aborts authorizations and proofs of older sessions in flight.
     Idempotent: by the session's id.
+
+    Raises:
+        Refusal: `session_superseded`.
     """
+    key = INSTANCE.at(workspace, instance_id)
+    earlier = await tx.load(key)
+    if earlier is not None and earlier.session == session:
+        return earlier
+    if earlier is not None and earlier.connection > connection:
+        raise Refusal(
+            "session_superseded",
+            "The worker has connected again since it sent this hello.",
+            instance=instance_id,
+            connection=connection,
+            newest=earlier.connection,
+        )
     record = InstanceRecord(
-        instance=instance_id, application=application, session=session, release=release, connected_at_ms=tx.now_ms
+        instance=instance_id,
+        application=application,
+        session=session,
+        release=release,
+        connected_at_ms=tx.now_ms,
+        connection=connection,
     )
-    tx.put(INSTANCE.at(workspace, instance_id), record)
+    tx.put(key, record)
     return record
 
 

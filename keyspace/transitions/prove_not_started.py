@@ -1,7 +1,8 @@
 """An authorized attempt is proven never to have begun: the same physical attempt goes back to its lane.
 
 The proof is a worker instance's hello that does not list the attempt, or a start frame that was never sent. The instance's
-session record was moved first, so no older session can authorize behind the proof (`authorize_start.decide`).
+session record was moved first, so no older session can authorize behind the proof (`authorize_start.decide`); and the proof
+counts only while its session is still the instance's, so it cannot take back what a newer session has started since.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import msgspec
 
 from keyspace import history
 from keyspace.history import HistoryKind
-from keyspace.layout import ATTEMPT, INSTANCE_WORK, ITEM, RUN, STEP, UNRESOLVED
+from keyspace.layout import ATTEMPT, INSTANCE, INSTANCE_WORK, ITEM, RUN, STEP, UNRESOLVED
 from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
 from keyspace.lifecycle import STEP as STEP_TABLE
 from keyspace.lifecycle import AttemptEvent, AttemptState, ItemEvent, StepEvent, advance
@@ -32,18 +33,26 @@ async def prove_not_started(
     step_id: str,
     generation: int,
     token: str,
+    *,
+    session: str,
 ) -> bool:
     """Requeue an authorized or Unknown attempt that never began; says whether it did (RFD 2, "A transport that proves").
 
-    Reads: run, step, attempt, item.  Writes: the same, index entries, unresolved entry, instance work, history.
-    Conflicts: only with this run's other transitions.  Budget: under 5 kB.
-    Idempotent: an attempt not authorized under `token` on this instance is left alone.
+    Reads: run, step, attempt, instance, item.  Writes: run, step, attempt, item, index entries, unresolved entry, instance
+        work, history.
+    Conflicts: only with this run's other transitions and this instance's hello.  Budget: under 5 kB.
+    Idempotent: an attempt not authorized under `token` on this instance is left alone, as is one whose instance `session`,
+        the proof's, no longer serves.
     """
     at = (run_id, direction, step_id, generation)
     attempt_at, step_key = ATTEMPT.at(workspace, *at), STEP.at(workspace, run_id, step_id)
-    run, step, attempt = await tx.load(RUN.at(workspace, run_id), step_key, attempt_at)
+    run, step, attempt, instance = await tx.load(
+        RUN.at(workspace, run_id), step_key, attempt_at, INSTANCE.at(workspace, instance_id)
+    )
     if (
-        run is None
+        instance is None
+        or instance.session != session
+        or run is None
         or step is None
         or attempt is None
         or attempt.token != token

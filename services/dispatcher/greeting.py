@@ -33,6 +33,9 @@ __all__ = ["Greeting", "adopt", "disproved", "greet", "hello_fault"]
 
 log = logging.getLogger(__name__)
 
+CONNECTIONS_MAX = 2**53
+"""More connections than one process can make; as many as every language's numbers count exactly."""
+
 
 class Greeting(NamedTuple):
     """A session that may stand: its id and the work it goes on with."""
@@ -54,6 +57,7 @@ def hello_fault(hello: Hello) -> Refused | None:
         ("functions", len(hello.functions), 1, FUNCTIONS_MAX),
         ("held", len(hello.held), 0, HELD_MAX),
         ("features", len(hello.features), 0, FEATURES_MAX),
+        ("connection", hello.connection, 0, CONNECTIONS_MAX),
     )
     for field, value, least, most in bounds:
         if not least <= value <= most:
@@ -116,6 +120,7 @@ async def greet(work: WorkEffects, hello: Hello) -> Greeting:
             application=hello.application,
             session=session,
             release=hello.release,
+            connection=hello.connection,
         ),
     )
     after: RecordedStart | None = None
@@ -123,7 +128,7 @@ async def greet(work: WorkEffects, hello: Hello) -> Greeting:
         starts = await _read_starts(work, hello.instance, after)
         if not starts:
             break
-        await _prove(work, hello.instance, disproved(starts, hello.held))
+        await _prove(work, hello.instance, session, disproved(starts, hello.held))
         after = starts[-1]
     return Greeting(session, adopt(hello.held))
 
@@ -134,13 +139,13 @@ async def _read_starts(work: WorkEffects, instance: str, after: RecordedStart | 
     )
 
 
-async def _prove(work: WorkEffects, instance: str, starts: list[RecordedStart]) -> None:
+async def _prove(work: WorkEffects, instance: str, session: str, starts: list[RecordedStart]) -> None:
     limiter = anyio.CapacityLimiter(CLEANUP_CONCURRENCY)
 
     async def one(start: RecordedStart) -> None:
         async with limiter:
             try:
-                await work.prove_not_started(instance, *start)
+                await work.prove_not_started(instance, session, *start)
             except Exception:
                 # It stays as it is, and the next hello proves it again; the worker's other work must not wait for it.
                 log.exception("a start cannot be taken back", extra={"workspace": work.workspace, "run": start.run_id})

@@ -146,7 +146,7 @@ class WorkerSession:
         """Take a lease made for this session; says whether it could."""
         if not self.is_open:
             return False
-        self._perform(self.core.assigned(delivery))
+        self._perform(self.core.assigned(delivery, self._clock.monotonic_ms()))
         return True
 
     def leave(self) -> None:
@@ -170,7 +170,7 @@ class WorkerSession:
                 async with anyio.create_task_group() as link:
                     link.start_soon(self._read, name="session reader")
                     link.start_soon(self._write, name="session writer")
-                    link.start_soon(self._watch_silence, name="session silence")
+                    link.start_soon(self._keep_time, name="session time")
                     await self._closing.wait()
                     link.cancel_scope.cancel()
                 with anyio.move_on_after(SETTLE_MS_MAX / 1_000):
@@ -226,14 +226,16 @@ class WorkerSession:
         except TimeoutError:
             self.close(SLOW, "slow_peer")
 
-    async def _watch_silence(self) -> None:
-        silence_ms = self._work.options.silence_ms
+    async def _keep_time(self) -> None:
+        options = self._work.options
         while True:
-            left_ms = self._heard_ms + silence_ms - self._clock.monotonic_ms()
+            now_ms = self._clock.monotonic_ms()
+            left_ms = self._heard_ms + options.silence_ms - now_ms
             if left_ms <= 0:
                 self.close(SILENT, "silence")
                 return
-            await self._clock.sleep_ms(left_ms)
+            self._perform(self.core.tick(now_ms))
+            await self._clock.sleep_ms(min(left_ms, options.renew_every_ms))
 
     # -- effects
 
@@ -358,7 +360,7 @@ class WorkerSession:
         except Exception as error:  # noqa: BLE001 - the next renewal comes soon
             log.warning("leases cannot be renewed", extra={"workspace": self.workspace, "error": repr(error)})
             return
-        self._perform(self.core.renewed(renewal, kept))
+        self._perform(self.core.renewed(renewal, kept, self._clock.monotonic_ms()))
 
     async def _put_back(self, effect: Effect) -> None:
         work, core = self._work, self.core
@@ -368,6 +370,8 @@ class WorkerSession:
             named = effect.held.work
             await work.tried("a lease cannot be ended", lambda: work.lose(named.item_id, named.token))
         elif isinstance(effect, Unstart):
-            await work.tried("a start cannot be taken back", lambda: work.unstart(effect.held, core.instance))
+            await work.tried(
+                "a start cannot be taken back", lambda: work.unstart(effect.held, core.instance, core.session)
+            )
         elif isinstance(effect, CloseSession):
             await work.tried("a session cannot be closed", lambda: work.close_session(core.instance, core.session))

@@ -102,24 +102,26 @@ class WorkEffects:
         return loss
 
     async def prove_not_started(
-        self, instance: str, run_id: str, direction: Direction, step_id: str, generation: int, token: str
+        self, instance: str, session: str, run_id: str, direction: Direction, step_id: str, generation: int, token: str
     ) -> bool:
-        """Requeue an authorized attempt that never began."""
+        """Requeue an authorized attempt that never began, as long as `session` is the one its instance has."""
         is_proven = await self.keyspace.transact(
             "prove_not_started",
-            lambda tx: prove_not_started(tx, self.workspace, instance, run_id, direction, step_id, generation, token),
+            lambda tx: prove_not_started(
+                tx, self.workspace, instance, run_id, direction, step_id, generation, token, session=session
+            ),
         )
         if is_proven:
             self.metrics.not_started.inc()
         return is_proven
 
-    async def unstart(self, held: Held, instance: str) -> bool:
+    async def unstart(self, held: Held, instance: str, session: str) -> bool:
         """Put an effect back whose start was never sent, whether or not its authorization committed."""
         work = held.work
         assert work.step_id is not None
         for _ in range(UNSTART_ROUNDS_MAX):
             if await self.prove_not_started(
-                instance, work.run_id, direction_of(work.kind), work.step_id, work.generation, work.token
+                instance, session, work.run_id, direction_of(work.kind), work.step_id, work.generation, work.token
             ):
                 return True
             if await self.give_back(work.item_id, work.token):

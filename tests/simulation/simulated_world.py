@@ -337,7 +337,7 @@ class Simulation:
                 if (start.run_id, start.step_id, start.generation, start.token) not in held:
                     await self.act(
                         "prove_not_started",
-                        lambda tx, ws=workspace, s=start: prove_not_started(tx, ws, instance.name, *s),
+                        lambda tx, ws=workspace, s=start: prove_not_started(tx, ws, instance.name, *s, session=session),
                     )
 
     async def lose(self) -> None:

@@ -307,12 +307,25 @@ class World:
         (delivery,) = await self.lease_many(1, **options)
         return delivery
 
-    async def hello(self, session: str = "session-1", *, instance: str = INSTANCE_ID, workspace: str = "acme") -> None:
+    async def hello(
+        self,
+        session: str = "session-1",
+        *,
+        instance: str = INSTANCE_ID,
+        workspace: str = "acme",
+        connection: int = 0,
+    ) -> None:
         self.session = session
         await self.run(
             "open_session",
             lambda tx: open_session(
-                tx, workspace, instance_id=instance, application="shop", session=session, release="release-1"
+                tx,
+                workspace,
+                instance_id=instance,
+                application="shop",
+                session=session,
+                release="release-1",
+                connection=connection,
             ),
         )
 
@@ -346,13 +359,23 @@ class World:
             lambda tx: lose_lease(tx, workspace, item_id, token=token, is_session_lost=is_session_lost),
         )
 
-    async def prove(self, work: Work, *, instance: str = INSTANCE_ID, workspace: str = "acme") -> bool:
+    async def prove(
+        self, work: Work, *, session: str | None = None, instance: str = INSTANCE_ID, workspace: str = "acme"
+    ) -> bool:
         assert work.step_id is not None
-        step_id = work.step_id
+        step_id, prover = work.step_id, session or self.session
         return await self.run(
             "prove_not_started",
             lambda tx: prove_not_started(
-                tx, workspace, instance, work.run_id, Direction.FORWARD, step_id, work.generation, work.token
+                tx,
+                workspace,
+                instance,
+                work.run_id,
+                Direction.FORWARD,
+                step_id,
+                work.generation,
+                work.token,
+                session=prover,
             ),
         )
 

@@ -153,7 +153,10 @@ class FunctionOffer(_Part, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hello(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="hello"):
-    """The first frame. `instance` is new for every worker process; `held` lists all work it runs or has finished."""
+    """The first frame. `instance` is new for every worker process; `held` lists all work it runs or has finished.
+
+    `connection` counts the process's connections from 1, so that a hello delayed on a former one is told from the present.
+    """
 
     application: str
     instance: str
@@ -164,6 +167,7 @@ class Hello(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="hello"):
     release: str = ""
     features: list[str] = []
     held: list[HeldWork] = []
+    connection: int = 0
     sdk: str = ""
     clock_ms: int | None = None
 

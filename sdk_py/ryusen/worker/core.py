@@ -147,6 +147,7 @@ class WorkerCore:
             capacity=identity.capacity,
             release=identity.release,
             held=[self._held(work) for work in self._works.values()],
+            connection=self.session,
             sdk=identity.sdk,
         )
         return [Send(hello)]
@@ -282,7 +283,8 @@ class WorkerCore:
     def _renewed(self, frame: Renewed, effects: _Effects) -> None:
         for request in frame.lost:
             work = self._works.get(request)
-            if work is not None and not work.is_discovery and work.state in UNSTARTED:
+            # After `ready` the start may be on its way all the same; that work ends by `start` or `void`.
+            if work is not None and not work.is_discovery and work.state in (State.PASSING, State.WAITING):
                 self._forget(work, effects)
         self._offer_slots(effects)
 
