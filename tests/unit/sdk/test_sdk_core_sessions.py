@@ -86,6 +86,16 @@ def test_a_running_callback_is_held_as_running_and_its_result_goes_to_the_new_se
     assert bench.sent() == [Result(request="q1", ref=ref(), outcome=SUCCESS)]
 
 
+def test_every_hello_counts_its_connection() -> None:
+    """A hello delayed on a former connection must be told from the present one."""
+    bench = Bench()
+    connections = []
+    for _ in range(3):
+        connections.append(bench.hello().connection)
+        bench.down()
+    assert connections == [1, 2, 3]
+
+
 def test_frames_of_an_older_session_are_dropped() -> None:
     bench = Bench().up()
     old = bench.core.session
@@ -154,6 +164,15 @@ def test_a_lost_lease_ends_what_has_not_started_and_nothing_else() -> None:
     bench.ended("q1")
     bench.turn("q3", ENDED)
     assert [type(frame) for frame in bench.sent()] == [Answer]
+
+
+def test_a_lease_lost_after_ready_still_waits_for_the_word() -> None:
+    """Its start may have been authorized already: dropping it would leave an attempt that nobody runs."""
+    bench = Bench().up()
+    bench.get(assign("q1"))
+    bench.turn("q1", met())
+    assert bench.get(Renewed(requests=[], lost=["q1"])) == []
+    assert bench.get(Start(request="q1")) == [RunCallback("q1", 4_096)]
 
 
 def test_an_attempt_beyond_its_timeout_fails_and_keeps_its_slot() -> None:
