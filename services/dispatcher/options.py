@@ -10,7 +10,7 @@ __all__ = ["DispatcherOptions"]
 
 CAPACITY_MAX = 1_000
 """Work that one session may hold at once. Source: the SDK's own bound on callbacks in one process."""
-FUNCTIONS_MAX = 500
+FUNCTIONS_MAX = 1_000
 """Functions that one session may serve. Source: the bound of a manifest."""
 HELD_MAX = 4_096
 """Work that a hello may list; four times what a worker can hold."""

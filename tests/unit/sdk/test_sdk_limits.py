@@ -6,6 +6,7 @@ from ryusen.clients.calls import KEY_CHARS_MAX
 from ryusen.protocol import limits as sdk
 from ryusen.worker.shell import CAPACITY_MAX
 from ryusen.worker.work import HELD_EXTRA_MAX, RENEW_PAGE
+from services.dispatcher import options as dispatcher
 
 from keyspace import limits as keyspace
 
@@ -27,6 +28,12 @@ def test_values_and_failures_agree() -> None:
     assert sdk.MESSAGE_BYTES_MAX == keyspace.FAILURE_MESSAGE_BYTES_MAX
     assert sdk.DETAILS_BYTES_MAX == keyspace.FAILURE_DETAILS_BYTES_MAX
     assert KEY_CHARS_MAX == keyspace.IDEMPOTENCY_KEY_BYTES_MAX
+
+
+def test_whoever_may_publish_an_application_may_serve_it() -> None:
+    assert dispatcher.FUNCTIONS_MAX >= sdk.FUNCTIONS_MAX
+    assert dispatcher.CAPACITY_MAX >= CAPACITY_MAX
+    assert dispatcher.HELD_MAX >= CAPACITY_MAX + HELD_EXTRA_MAX
 
 
 def test_a_hello_can_always_list_what_a_worker_holds() -> None:
