@@ -6,9 +6,9 @@ from ryusen.clients.calls import KEY_CHARS_MAX
 from ryusen.protocol import limits as sdk
 from ryusen.worker.shell import CAPACITY_MAX
 from ryusen.worker.work import HELD_EXTRA_MAX, RENEW_PAGE
-from services.dispatcher import options as dispatcher
 
 from keyspace import limits as keyspace
+from services.dispatcher import options as dispatcher
 
 
 def test_names_and_policies_agree() -> None:
