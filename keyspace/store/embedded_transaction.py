@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from keyspace.clock import Clock
 from keyspace.store import sizes
 from keyspace.store.api import KeyRange, KeyValue
 from keyspace.store.embedded_commit import CommitRequest
 from keyspace.store.embedded_committer import Committer
-from keyspace.store.embedded_ranges import key_after, merge_ranges
+from keyspace.store.embedded_footprint import INVALID_OPERATION_CODE, Footprint, check_offset, check_pair, check_range
+from keyspace.store.embedded_ranges import key_after
 from keyspace.store.embedded_read import Failed, Ready, read_extent, read_range
 from keyspace.store.embedded_watch import UNKNOWN, EmbeddedWatch, WatchTable
 from keyspace.store.embedded_writes import Op, OwnWrites, Pending
 from keyspace.store.engine import Snapshot
 from keyspace.store.errors import (
     AccessedUnreadable,
-    InvertedRange,
     KeyOutsideLegalRange,
-    KeyTooLarge,
     OutcomeUnknownError,
     StoreError,
     TransactionCancelled,
@@ -34,18 +33,18 @@ from keyspace.store.errors import (
     TransactionTooOld,
     UsageError,
     UsedDuringCommit,
-    ValueTooLarge,
 )
 from keyspace.store.meter import TransactionCounts
-from keyspace.store.stamps import STAMP_BYTES
 
 __all__ = ["EmbeddedTransaction", "TransactionHost"]
 
 NO_VERSION_CODE = 2021
 RANGE_LIMITS_CODE = 2012
-INVALID_OPERATION_CODE = 2000
 CANCELLED_CODE = 1101
 _INT64 = struct.Struct("<q")
+
+P = TypeVar("P")
+Q = TypeVar("Q")
 
 
 class TransactionHost(Protocol):
@@ -105,15 +104,8 @@ class EmbeddedTransaction:
         self._read_version: int | None = None
         self._first_read_ms = 0.0
         self._writes = OwnWrites()
-        self._read_keys: set[bytes] = set()
-        self._read_ranges: list[KeyRange] = []
-        self._write_keys: set[bytes] = set()
-        self._write_ranges: list[KeyRange] = []
-        self._stamp_reaches: list[KeyRange] = []
+        self._footprint = Footprint()
         self._watches: list[EmbeddedWatch] = []
-        self._size_bytes = 0
-        self._read_count = 0
-        self._write_count = 0
         self._request: CommitRequest | None = None
         self._ended: asyncio.Event | None = None
 
@@ -151,7 +143,7 @@ class EmbeddedTransaction:
             TooManyWatches: the store holds as many as it may.
             StoreError: as for a read of the key.
         """
-        self._check_key(key)
+        self._check_pair(key, b"")
         value = self._get(key, False)
         is_own, state = self._writes.state(key)
         stored = self._view().get(key) if is_own and isinstance(state, Pending) else value
@@ -161,7 +153,7 @@ class EmbeddedTransaction:
 
     def _get(self, key: bytes, snapshot: bool) -> bytes | None:
         self._check_open()
-        self._read_count += 1
+        self._footprint.read_count += 1
         if key >= sizes.SYSTEM_KEYS_BEGIN:
             raise KeyOutsideLegalRange()
         if len(key) > sizes.KEY_BYTES_MAX:
@@ -173,15 +165,17 @@ class EmbeddedTransaction:
             if is_own and not isinstance(state, Pending):
                 return state
             stored = self._view().get(key)
-            self._note_read_key(key, snapshot)
+            if not snapshot:
+                self._footprint.read_key(key)
             return state.resolve(stored) if isinstance(state, Pending) else stored
         stored = self._view().get(key)
-        self._note_read_key(key, snapshot)
+        if not snapshot:
+            self._footprint.read_key(key)
         return stored
 
     def _get_range(self, begin: bytes, end: bytes, limit: int, reverse: bool, snapshot: bool) -> list[KeyValue]:
         self._check_open()
-        self._read_count += 1
+        self._footprint.read_count += 1
         if begin > sizes.SYSTEM_KEYS_BEGIN or end > sizes.SYSTEM_KEYS_BEGIN:
             raise KeyOutsideLegalRange()
         if limit < 1:
@@ -192,14 +186,14 @@ class EmbeddedTransaction:
         if not self._writes:
             rows = view.get_range(begin, end, limit, reverse)
             if not snapshot:
-                self._note_range(read_extent(begin, end, rows, limit, reverse))
+                self._footprint.read_range(read_extent(begin, end, rows, limit, reverse), self._writes)
             return rows
         rows = read_range(view, self._writes, begin, end, limit, reverse)
         extent = read_extent(begin, end, rows, limit, reverse)
         if self._writes.is_range_unreadable(*extent):
             raise AccessedUnreadable()
         if not snapshot:
-            self._note_range(extent)
+            self._footprint.read_range(extent, self._writes)
         return rows
 
     def _view(self) -> Snapshot:
@@ -229,42 +223,22 @@ class EmbeddedTransaction:
 
     def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
         """Conflict with later writers of [begin, end), except where this transaction has decided the values."""
-        self._check_open()
-        self._check_range(begin, end)
+        self._checked(check_range, begin, end)
         if begin < end:
-            self._note_range(KeyRange(begin, end))
+            self._footprint.read_range(KeyRange(begin, end), self._writes)
 
     def add_write_conflict_key(self, key: bytes) -> None:
         """Conflict later committers that read `key`, without writing it."""
-        self._check_open()
-        self._check_range(key, key_after(key))
-        self._write_keys.add(key)
-        self._size_bytes += sizes.conflict_key_bytes(len(key))
+        self._checked(check_range, key, key_after(key))
+        self._footprint.mark_key(key)
 
     def read_conflict_ranges(self) -> Awaitable[list[KeyRange]]:
         """Return the merged read conflict ranges so far."""
-        return Ready(merge_ranges([*((key, key_after(key)) for key in self._read_keys), *self._read_ranges]))
+        return Ready(self._footprint.merged_reads())
 
     def write_conflict_ranges(self) -> Awaitable[list[KeyRange]]:
         """Return the merged write conflict ranges so far; a stamped key's is everywhere it may come to lie."""
-        keys = ((key, key_after(key)) for key in self._write_keys)
-        return Ready(merge_ranges([*keys, *self._write_ranges, *self._stamp_reaches]))
-
-    def _note_read_key(self, key: bytes, snapshot: bool) -> None:
-        if not snapshot:
-            self._read_keys.add(key)
-            self._size_bytes += sizes.conflict_key_bytes(len(key))
-
-    def _note_range(self, read: KeyRange) -> None:
-        cost = sizes.conflict_range_bytes(len(read.begin), len(read.end))
-        parts = self._writes.foreign_parts(*read) if self._writes else [read]
-        for part in parts:
-            # The client charges each remaining part what the whole range costs.
-            self._size_bytes += cost
-            if part.end == key_after(part.begin):
-                self._read_keys.add(part.begin)
-            else:
-                self._read_ranges.append(part)
+        return Ready(self._footprint.merged_writes())
 
     # -- writes --------------------------------------------------------------------------------------------------------
 
@@ -275,17 +249,16 @@ class EmbeddedTransaction:
             LimitError: the key or the value can never be stored.
         """
         self._check_pair(key, value)
-        self._write_key(key, sizes.set_bytes(len(key), len(value)))
+        self._footprint.write_key(key, sizes.set_bytes(len(key), len(value)))
         self._writes.set(key, value)
 
     def clear(self, key: bytes) -> None:
         """Remove one key; one that is too long to exist is ignored, as on a cluster."""
-        self._check_open()
-        if key >= sizes.SYSTEM_KEYS_BEGIN:
-            raise self._refuse(KeyOutsideLegalRange(f"a key lies in the system's own range key={key[:64]!r}"))
-        if len(key) > sizes.KEY_BYTES_MAX:
+        if len(key) > sizes.KEY_BYTES_MAX and key < sizes.SYSTEM_KEYS_BEGIN:
+            self._check_open()
             return
-        self._write_key(key, sizes.clear_key_bytes(len(key)))
+        self._check_pair(key, b"")
+        self._footprint.write_key(key, sizes.clear_key_bytes(len(key)))
         self._writes.clear(key)
 
     def clear_range(self, begin: bytes, end: bytes) -> None:
@@ -294,12 +267,9 @@ class EmbeddedTransaction:
         Raises:
             InvertedRange: the range begins after its end.
         """
-        self._check_open()
-        self._check_range(begin, end)
-        self._write_count += 1
-        self._size_bytes += sizes.clear_range_bytes(len(begin), len(end))
+        self._checked(check_range, begin, end)
+        self._footprint.write_range(KeyRange(begin, end))
         if begin < end:
-            self._write_ranges.append(KeyRange(begin, end))
             self._writes.clear_range(begin, end)
 
     def add(self, key: bytes, delta: int) -> None:
@@ -321,29 +291,20 @@ class EmbeddedTransaction:
     def set_versionstamped_key(self, key: bytes, offset: int, value: bytes) -> None:
         """Write a pair whose key receives the commit's stamp at `offset`; where it may come to lie is unreadable."""
         self._check_pair(key, value, key_extra=sizes.OFFSET_BYTES)
-        self._check_offset(key, offset)
-        self._write_count += 1
-        self._size_bytes += sizes.stamped_key_bytes(len(key), len(value))
-        self._stamp_reaches.append(self._writes.stamp_key(key, offset, value, self._read_version or 0))
+        self._checked(check_offset, key, offset)
+        self._footprint.stamp_key(key, value, self._writes.stamp_key(key, offset, value, self._read_version or 0))
 
     def set_versionstamped_value(self, key: bytes, value: bytes, offset: int) -> None:
         """Write a pair whose value receives the commit's stamp at `offset`; the key becomes unreadable."""
         self._check_pair(key, value, value_extra=sizes.OFFSET_BYTES)
-        self._check_offset(value, offset)
-        self._write_key(key, sizes.atomic_bytes(len(key), len(value) + sizes.OFFSET_BYTES))
+        self._checked(check_offset, value, offset)
+        self._footprint.write_key(key, sizes.atomic_bytes(len(key), len(value) + sizes.OFFSET_BYTES))
         self._writes.stamp_value(key, value, offset)
 
     def _atomic(self, op: Op, key: bytes, operand: bytes) -> None:
         self._check_pair(key, operand)
-        self._write_key(key, sizes.atomic_bytes(len(key), len(operand)))
+        self._footprint.write_key(key, sizes.atomic_bytes(len(key), len(operand)))
         self._writes.atomic(op, key, operand)
-
-    def _write_key(self, key: bytes, cost: int) -> None:
-        self._write_count += 1
-        self._write_keys.add(key)
-        self._size_bytes += cost
-
-    # -- checks --------------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._state is not _State.OPEN:
@@ -351,45 +312,22 @@ class EmbeddedTransaction:
         if self._refused is not None:
             raise self._refused
 
-    def _check_key(self, key: bytes, extra: int = 0) -> None:
-        if key >= sizes.SYSTEM_KEYS_BEGIN:
-            raise self._refuse(KeyOutsideLegalRange(f"a key lies in the system's own range key={key[:64]!r}"))
-        if len(key) + extra > sizes.KEY_BYTES_MAX:
-            raise self._refuse(
-                KeyTooLarge(
-                    f"a key exceeds the limit bytes={len(key)} limit={sizes.KEY_BYTES_MAX - extra} key={key[:64]!r}..."
-                )
-            )
-
     def _check_pair(self, key: bytes, value: bytes, *, key_extra: int = 0, value_extra: int = 0) -> None:
-        if self._state is not _State.OPEN or self._refused is not None:
-            self._check_open()
-        if key >= sizes.SYSTEM_KEYS_BEGIN or len(key) + key_extra > sizes.KEY_BYTES_MAX:
-            self._check_key(key, key_extra)
-        if len(value) + value_extra > sizes.VALUE_BYTES_MAX:
-            limit = sizes.VALUE_BYTES_MAX - value_extra
-            raise self._refuse(
-                ValueTooLarge(f"a value exceeds the limit bytes={len(value)} limit={limit} key={key[:64]!r}")
-            )
+        self._check_open()
+        try:
+            check_pair(key, value, key_extra=key_extra, value_extra=value_extra)
+        except StoreError as error:
+            self._refused = error
+            raise
 
-    def _check_range(self, begin: bytes, end: bytes) -> None:
-        if begin > end:
-            raise self._refuse(InvertedRange())
-        if end > sizes.SYSTEM_KEYS_BEGIN:
-            raise self._refuse(KeyOutsideLegalRange(f"a range ends in the system's own range end={end[:64]!r}"))
-
-    def _check_offset(self, template: bytes, offset: int) -> None:
-        if offset < 0 or offset + STAMP_BYTES > len(template):
-            raise self._refuse(
-                UsageError(
-                    f"a stamp does not fit its place offset={offset} bytes={len(template)}", code=INVALID_OPERATION_CODE
-                )
-            )
-
-    def _refuse(self, error: StoreError) -> StoreError:
-        """Remember the refusal, so that an attempt whose write was refused can never commit without it."""
-        self._refused = error
-        return error
+    def _checked(self, check: Callable[[P, Q], None], first: P, second: Q) -> None:
+        """Check an operation, and remember a refusal: an attempt whose write was refused can never commit without it."""
+        self._check_open()
+        try:
+            check(first, second)
+        except StoreError as error:
+            self._refused = error
+            raise
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -414,26 +352,26 @@ class EmbeddedTransaction:
         self._end(_State.COMMITTED, None)
 
     async def _commit(self) -> None:
-        if not (self._writes or self._write_keys or self._write_ranges):
+        footprint = self._footprint
+        if not (self._writes or footprint.write_keys or footprint.write_ranges):
             self._expect_watched()
             self.release_snapshot()
             if self._read_version is not None:
                 await self._store.committer.make_durable(self._read_version)
             return
-        if self._size_bytes > sizes.TRANSACTION_BYTES_MAX:
-            raise TransactionTooLarge(
-                f"the transaction exceeds the byte limit bytes={self._size_bytes} limit={sizes.TRANSACTION_BYTES_MAX}"
-            )
-        if self._is_too_old() and (self._read_keys or self._read_ranges):
+        size_bytes, limit = footprint.size_bytes, sizes.TRANSACTION_BYTES_MAX
+        if size_bytes > limit:
+            raise TransactionTooLarge(f"the transaction exceeds the byte limit bytes={size_bytes} limit={limit}")
+        if footprint.has_read_conflicts and self._is_too_old():
             raise TransactionTooOld()
         self._expect_watched()
         request = CommitRequest(
             mutations=self._writes.mutations(),
             read_version=self._read_version,
-            read_keys=list(self._read_keys),
-            read_ranges=self._read_ranges,
-            write_keys=self._write_keys,
-            write_ranges=self._write_ranges,
+            read_keys=list(footprint.read_keys),
+            read_ranges=footprint.read_ranges,
+            write_keys=footprint.write_keys,
+            write_ranges=footprint.write_ranges,
         )
         self.release_snapshot()
         await self._store.committer.commit(request)
@@ -483,11 +421,11 @@ class EmbeddedTransaction:
 
     def approximate_size(self) -> Awaitable[int]:
         """Return the size in bytes as FoundationDB accounts it."""
-        return Ready(self._size_bytes)
+        return Ready(self._footprint.size_bytes)
 
     def counts(self) -> TransactionCounts:
         """Return what the attempt has asked of the store so far."""
-        return TransactionCounts(self._read_count, self._write_count, self._size_bytes)
+        return self._footprint.counts()
 
     def release_snapshot(self) -> None:
         """Close the snapshot; later reads find the transaction too old."""

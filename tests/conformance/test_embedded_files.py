@@ -19,7 +19,7 @@ from keyspace.store.embedded_format import META_KEY, Meta, prepare
 from keyspace.store.embedded_watch import bucket_of
 from keyspace.store.engine import WriteBatch
 from keyspace.store.errors import StoreUnavailableError, TransactionTooOld
-from keyspace.store.lmdb_engine import LmdbEngine
+from keyspace.store.lmdb_engine import MAP_BYTES, LmdbEngine
 from keyspace.store.memory_engine import MemoryEngine
 from keyspace.store.sizes import LIFETIME_MS_MAX
 
@@ -34,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "store"
 
 
-def opened(folder: Path, **options: int) -> EmbeddedStore:
-    return open_embedded(folder, clock=SystemClock(), **options)
+def opened(folder: Path, map_bytes: int = MAP_BYTES) -> EmbeddedStore:
+    return open_embedded(folder, clock=SystemClock(), map_bytes=map_bytes)
 
 
 def mode_of(path: Path) -> int:
@@ -236,7 +236,7 @@ async def test_notices_that_do_not_fit_the_pipe_are_not_lost(folder: Path) -> No
     keys = [b"key/%05d" % index for index in range(4_000)]
     watches = [transaction.watch(key) for key in keys]
     await transaction.commit()
-    board = store._folder.board
+    board = embedded_wake.WakeBoard(folder)
     # Tell it far more than a pipe holds, without giving the event loop a turn to read.
     for _ in range(30):
         for start in range(0, len(keys), 1_000):
@@ -244,6 +244,7 @@ async def test_notices_that_do_not_fit_the_pipe_are_not_lost(folder: Path) -> No
     assert board._map[embedded_wake.SLOT_COUNT], "the pipe was never full, so this test tries nothing"
     await put(store, *((key, b"1") for key in keys))
     await asyncio.gather(*(fires(watch) for watch in watches))
+    board.close()
     await store.close()
 
 

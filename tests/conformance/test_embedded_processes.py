@@ -15,7 +15,7 @@ from store_worker import ACCOUNTS
 
 from keyspace.clock import SystemClock
 from keyspace.store.api import Store
-from keyspace.store.embedded import open_embedded
+from keyspace.store.embedded import EmbeddedStore, open_embedded
 
 WORKER = Path(__file__).with_name("store_worker.py")
 Start = Callable[..., Awaitable[asyncio.subprocess.Process]]
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def store(folder: Path, anyio_backend: str) -> AsyncIterator[Store]:
+async def store(folder: Path, anyio_backend: str) -> AsyncIterator[EmbeddedStore]:
     opened = open_embedded(folder, clock=SystemClock())
     yield opened
     await opened.close()
@@ -78,14 +78,14 @@ async def finish(process: asyncio.subprocess.Process) -> list[str]:
     return out.decode().splitlines()
 
 
-async def test_many_processes_increment_and_lose_nothing(store: Store, start: Start) -> None:
+async def test_many_processes_increment_and_lose_nothing(store: EmbeddedStore, start: Start) -> None:
     workers = [await start("increment", 60) for _ in range(4)]
     for worker in workers:
         await finish(worker)
     assert await value_of(store, b"count") == b"240"
 
 
-async def test_many_processes_transfer_and_the_sum_stays(store: Store, start: Start) -> None:
+async def test_many_processes_transfer_and_the_sum_stays(store: EmbeddedStore, start: Start) -> None:
     await put(store, *((b"account/%d" % index, b"1000") for index in range(ACCOUNTS)))
     workers = [await start("transfer", 50, seed) for seed in range(3)]
     for worker in workers:
@@ -96,7 +96,7 @@ async def test_many_processes_transfer_and_the_sum_stays(store: Store, start: St
 
 
 async def test_kill_9_in_the_middle_of_commits_loses_nothing_acknowledged(
-    store: Store, start: Start, folder: Path
+    store: EmbeddedStore, start: Start, folder: Path
 ) -> None:
     """Three processes commit as fast as they can and are killed at random moments, again and again, on one file."""
     rng = random.Random(20)
@@ -137,7 +137,7 @@ def _ack(line: str) -> tuple[int, int]:
     return int(lane), int(number)
 
 
-async def test_a_process_killed_with_the_write_lock_held_blocks_nobody(store: Store, start: Start) -> None:
+async def test_a_process_killed_with_the_write_lock_held_blocks_nobody(store: EmbeddedStore, start: Start) -> None:
     await put(store, (b"before", b"1"))
     holder = await start("hold_lock")
     await expect(holder, "holding")
@@ -158,7 +158,7 @@ async def _served(store: Store) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_slot_of_a_reader_that_died_is_freed(store: Store, start: Start) -> None:
+async def test_the_slot_of_a_reader_that_died_is_freed(store: EmbeddedStore, start: Start) -> None:
     reader = await start("read_until_killed")
     await expect(reader, "reading")
     reader.kill()
@@ -168,7 +168,7 @@ async def test_the_slot_of_a_reader_that_died_is_freed(store: Store, start: Star
     assert store._engine.release_dead_readers() == 0, "opening the file had freed it"
 
 
-async def test_a_living_process_frees_the_slot_of_a_reader_that_died(store: Store, start: Start) -> None:
+async def test_a_living_process_frees_the_slot_of_a_reader_that_died(store: EmbeddedStore, start: Start) -> None:
     reader = await start("read_until_killed")
     await expect(reader, "reading")
     reader.kill()
@@ -176,7 +176,7 @@ async def test_a_living_process_frees_the_slot_of_a_reader_that_died(store: Stor
     assert store._engine.release_dead_readers() == 1
 
 
-async def test_watches_fire_across_processes(store: Store, start: Start) -> None:
+async def test_watches_fire_across_processes(store: EmbeddedStore, start: Start) -> None:
     """Every change made after the watcher has seen the one before it reaches it, although nobody polls."""
     watcher = await start("watch", 20)
     await expect(watcher, "saw 0")
@@ -186,7 +186,7 @@ async def test_watches_fire_across_processes(store: Store, start: Start) -> None
     await finish(watcher)
 
 
-async def test_a_process_of_another_hears_of_cleared_ranges(store: Store, start: Start) -> None:
+async def test_a_process_of_another_hears_of_cleared_ranges(store: EmbeddedStore, start: Start) -> None:
     await put(store, (b"bell", b"1"))
     watcher = await start("watch_until_killed")
     await expect(watcher, "watching")
@@ -196,7 +196,7 @@ async def test_a_process_of_another_hears_of_cleared_ranges(store: Store, start:
     await expect(watcher, "fired")
 
 
-async def test_a_watcher_that_died_is_forgotten(store: Store, start: Start, folder: Path) -> None:
+async def test_a_watcher_that_died_is_forgotten(store: EmbeddedStore, start: Start, folder: Path) -> None:
     watcher = await start("watch_until_killed")
     await expect(watcher, "watching")
     watcher.kill()
@@ -228,7 +228,7 @@ async def test_two_stores_of_one_process_share_a_folder(folder: Path, start: Sta
 
 
 @pytest.mark.case(79)
-async def test_a_full_disk_is_refused_and_leaves_the_store_whole(store: Store, start: Start) -> None:
+async def test_a_full_disk_is_refused_and_leaves_the_store_whole(store: EmbeddedStore, start: Start) -> None:
     """Case 079, "disk full": the refusal says so, nothing of it was written, and with room the store goes on."""
     filler = await start("fill", 8_000_000)
     lines = await finish(filler)
