@@ -28,7 +28,7 @@ from keyspace.store.conflict import (
 )
 from keyspace.store.embedded_format import FORMAT_VERSION, META_KEY, Meta, read_meta
 from keyspace.store.embedded_writes import Mutation, Op, apply_atomic
-from keyspace.store.engine import Engine, Snapshot, WriteBatch
+from keyspace.store.engine import Engine, ReadersExhaustedError, Snapshot, WriteBatch
 from keyspace.store.errors import NotCommitted, StoreError, TransactionTooOld
 from keyspace.store.stamps import pack_stamp, place_stamp
 
@@ -57,6 +57,7 @@ class CommitRequest:
     read_ranges: list[KeyRange]
     write_keys: set[bytes]
     write_ranges: list[KeyRange]
+    size_bytes: int = 0
     error: StoreError | None = field(default=None, init=False)
     version: int = field(default=-1, init=False)
     order: int = field(default=0, init=False)
@@ -99,7 +100,10 @@ class Serializer:
 
     def catch_up(self) -> None:
         """Tail what other processes have committed; done before the write lock is taken, it leaves little to do under it."""
-        snapshot = self._engine.snapshot()
+        try:
+            snapshot = self._engine.snapshot()
+        except ReadersExhaustedError:
+            return
         try:
             self._catch_up(snapshot, read_meta(snapshot))
         finally:

@@ -12,6 +12,7 @@ commits; one that writes is ordered, and therefore durable, behind it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,8 +28,12 @@ from keyspace.store.stamps import BATCH_COUNT_MAX
 
 __all__ = ["Committer", "DurableMark", "InlineCommitter", "ThreadCommitter"]
 
+logger = logging.getLogger(__name__)
+
 GROUP_COUNT_MAX = 256
 """Commits in one synced group: enough to share a sync well, few enough to keep the write lock short."""
+GROUP_BYTES_MAX = 32_000_000
+"""Size after which a group takes no more commits; it may exceed this by one commit."""
 PENDING_COUNT_MAX = 10_000
 """Commits of one process that may wait; more are refused as a cluster throttles."""
 READER_CHECK_MS = 5_000.0
@@ -183,12 +188,14 @@ class ThreadCommitter:
     def _take(self, *, is_waiting: bool) -> tuple[list[_Waiting], bool]:
         """Return what is queued, waiting for a first one if asked to, and whether more may come."""
         group: list[_Waiting] = []
+        size_bytes = 0
         try:
-            while len(group) < GROUP_COUNT_MAX:
+            while len(group) < GROUP_COUNT_MAX and size_bytes < GROUP_BYTES_MAX:
                 taken = self._queue.get(block=is_waiting and not group)
                 if taken is None:
                     return group, False
                 group.append(taken)
+                size_bytes += taken.request.size_bytes if taken.request is not None else 0
         except Empty:
             pass
         return group, True
@@ -214,7 +221,7 @@ class ThreadCommitter:
             (accepted if waiting.error is None else refused).append(waiting)
         if outcome.is_written:
             self._acknowledge(unsynced, refused)
-            self._publish(outcome.changes)
+            self._tell(outcome.changes)
         else:
             accepted = unsynced + accepted
             self._wake(refused)
@@ -236,6 +243,13 @@ class ThreadCommitter:
             self._fail(unsynced, CommitUnknownResult(error.args[0]))
         else:
             self._acknowledge(unsynced, [])
+
+    def _tell(self, changes: Changes) -> None:
+        try:
+            self._publish(changes)
+        except Exception:
+            # What is committed is committed; a lost wake-up is what every watcher's slow look is for.
+            logger.exception("watchers could not be told of a commit")
 
     def _acknowledge(self, durable: list[_Waiting], refused: list[_Waiting]) -> None:
         if durable:
@@ -262,7 +276,9 @@ class ThreadCommitter:
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._checked_ms > READER_CHECK_MS:
             self._checked_ms = now_ms
-            self._engine.release_dead_readers()
+            with suppress(StoreError):
+                # Only housekeeping: an engine that has failed says so to the commits.
+                self._engine.release_dead_readers()
 
 
 def _settle(group: Sequence[_Waiting]) -> None:

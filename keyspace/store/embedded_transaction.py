@@ -372,6 +372,7 @@ class EmbeddedTransaction:
             read_ranges=footprint.read_ranges,
             write_keys=footprint.write_keys,
             write_ranges=footprint.write_ranges,
+            size_bytes=size_bytes,
         )
         self.release_snapshot()
         await self._store.committer.commit(request)

@@ -174,7 +174,8 @@ class WakeBoard:
 
     def _retire(self, slot: int) -> None:
         """Take the slot of a dead owner out of use; a living one holds the lock and keeps it."""
-        with suppress(FileNotFoundError):
+        # A pipe that cannot be opened any more has no reader to lose either.
+        with suppress(OSError):
             descriptor = _open_locked(_pipe_path(self.folder, slot))
             if descriptor is not None:
                 self.release(slot, descriptor)

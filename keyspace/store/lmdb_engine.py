@@ -291,7 +291,10 @@ class LmdbEngine:
 
     def release_dead_readers(self) -> int:
         """Free the slots of processes that died with a snapshot open; their pages can be used again."""
-        return self._env.reader_check()
+        try:
+            return self._env.reader_check()
+        except lmdb.Error as error:
+            raise self.refusal(error) from error
 
     def close(self) -> None:
         """Close the environment; snapshots must be closed before."""
