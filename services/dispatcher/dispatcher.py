@@ -179,7 +179,13 @@ class Dispatcher:
             await peer.close(SERVICE_RESTART, "draining")
             return
         key = (work.workspace, hello.instance)
-        core = SessionCore(greeting.session, hello, greeting.adopted, self._keyspace.clock.monotonic_ms())
+        core = SessionCore(
+            greeting.session,
+            hello,
+            greeting.adopted,
+            lease_ms=self._options.lease_ms,
+            now_ms=self._keyspace.clock.monotonic_ms(),
+        )
         pump = self._pump(work, hello.application)
         session = WorkerSession(
             core, peer, work, application=hello.application, limiter=self._limiter, on_room=pump.alarm.ring

@@ -42,6 +42,7 @@ class Held:
         state: how far it has come.
         was_started: whether its effect may have begun.
         has_lease: whether the lease goes on, as far as the last renewal told.
+        lease_until_ms: when the lease runs out unless renewed, as far as this session knows; monotonic time.
         is_returned: the worker gave it back while its start was being authorized.
         delivery: what was leased; None for work that a hello listed.
     """
@@ -52,6 +53,7 @@ class Held:
     state: HeldState
     was_started: bool = False
     has_lease: bool = True
+    lease_until_ms: float = 0.0
     is_returned: bool = False
     delivery: Delivery | None = None
 

@@ -68,14 +68,25 @@ class SessionCore:
         capacity: deliveries it may hold.
     """
 
-    def __init__(self, session: str, hello: Hello, adopted: Iterable[Held], now_ms: float) -> None:
-        """Begin with the work that the hello listed as running."""
+    def __init__(self, session: str, hello: Hello, adopted: Iterable[Held], *, lease_ms: int, now_ms: float) -> None:
+        """Begin a session.
+
+        Args:
+            session: its id.
+            hello: a sound one.
+            adopted: the work that the hello listed as running.
+            lease_ms: how long a lease lasts.
+            now_ms: monotonic time.
+        """
         self.session = session
+        self._lease_ms = lease_ms
         self.instance = hello.instance
         self.release = hello.release
         self.functions = frozenset(offer.name for offer in hello.functions)
         self.capacity = hello.capacity
         self._held = {held.request: held for held in adopted}
+        for held in self._held.values():
+            held.lease_until_ms = now_ms + lease_ms
         self._reserved: set[str] = set()
         self._settling: set[str] = set()
         self._paused_until_ms = now_ms
@@ -120,12 +131,12 @@ class SessionCore:
 
     # -- work
 
-    def assigned(self, delivery: Delivery) -> list[Effect]:
+    def assigned(self, delivery: Delivery, now_ms: float) -> list[Effect]:
         """A lease was made for this session."""
         ref = ref_of(delivery.item)
         work = work_of(ref)
         assert work is not None, "a leased item that nothing can name"
-        held = Held(ref.token, ref, work, HeldState.LOADING, delivery=delivery)
+        held = Held(ref.token, ref, work, HeldState.LOADING, lease_until_ms=now_ms + self._lease_ms, delivery=delivery)
         self._reserved.discard(ref.token)
         self._held[held.request] = held
         return [Load(held)]
@@ -176,11 +187,12 @@ class SessionCore:
         self._pause_ms = PAUSE_MS_FIRST
         return [Send(answer)]
 
-    def renewed(self, renewal: Renewal, kept: list[bool]) -> list[Effect]:
+    def renewed(self, renewal: Renewal, kept: list[bool], now_ms: float) -> list[Effect]:
         """A renewal is done; `kept` says of each lease whether it goes on."""
         lost = list(renewal.unknown)
         for held, goes_on in zip(renewal.held, kept, strict=True):
             if goes_on:
+                held.lease_until_ms = now_ms + self._lease_ms
                 continue
             lost.append(held.request)
             held.has_lease = False
@@ -189,6 +201,19 @@ class SessionCore:
                 del self._held[held.request]
         requests = [held.request for held, goes_on in zip(renewal.held, kept, strict=True) if goes_on]
         return [Send(Renewed(requests=requests, lost=lost))]
+
+    def tick(self, now_ms: float) -> list[Effect]:
+        """Let go of what the worker neither renewed nor began: the queue has it back, and its place here is free again.
+
+        What runs keeps its place, and the late answer of a pass is still settled from its reference.
+        """
+        effects: list[Effect] = []
+        for held in list(self._held.values()):
+            if held.state is HeldState.ASSIGNED and not held.was_started and held.lease_until_ms <= now_ms:
+                del self._held[held.request]
+                if not held.is_discovery:
+                    effects.append(Send(Void(request=held.request, reason="lease_expired")))
+        return effects
 
     # -- frames
 

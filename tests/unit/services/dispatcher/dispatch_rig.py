@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
@@ -23,7 +23,6 @@ from ryusen.protocol.frames import (
     HeldWork,
     Hello,
     Ready,
-    Renewed,
     Result,
     RetryPolicy,
     ServerFrame,
@@ -41,6 +40,7 @@ from transitions.world import World
 from keyspace.clock import VirtualClock
 from keyspace.keyspace import Keyspace
 from keyspace.store.api import Store
+from keyspace.tx import Tx
 from services.dispatcher.dispatcher import Dispatcher
 from services.dispatcher.metrics import DispatcherMetrics
 from services.dispatcher.options import DispatcherOptions
@@ -72,12 +72,16 @@ class Mailbox(Generic[M]):
         self.is_closed = True
         self._arrived.set()
 
+    async def arrival(self) -> None:
+        """Return when another message has come."""
+        self._arrived = anyio.Event()
+        await self._arrived.wait()
+
     async def take(self) -> M:
         while not self.messages:
             if self.is_closed:
                 raise PeerGone("dropped")
-            self._arrived = anyio.Event()
-            await self._arrived.wait()
+            await self.arrival()
         return self.messages.popleft()
 
 
@@ -113,15 +117,15 @@ class FakeWorker:
     def say(self, frame: WorkerFrame | str | bytes) -> None:
         self._to_server.put(frame if isinstance(frame, str | bytes) else encode_frame(frame).decode())
 
-    async def hear(self, kind: type[F]) -> F:
-        """Return the next frame, which must be of `kind`; renewals that nobody waits for are passed over."""
+    async def hear(self, kind: type[F], accepts: Callable[[F], bool] = lambda frame: True) -> F:
+        """Return the first frame of `kind` that `accepts` takes; the others stay in their order."""
         with anyio.fail_after(DEADLINE_S):
             while True:
-                frame = await self._to_worker.take()
-                if isinstance(frame, Renewed) and kind is not Renewed:
-                    continue
-                assert isinstance(frame, kind), f"expected {kind.__name__}, heard {frame}"
-                return frame
+                for index, frame in enumerate(self._to_worker.messages):
+                    if isinstance(frame, kind) and accepts(frame):
+                        del self._to_worker.messages[index]
+                        return frame
+                await self._to_worker.arrival()
 
     def heard(self) -> list[ServerFrame]:
         """Return what has come and was not looked at."""
@@ -143,21 +147,18 @@ class FakeWorker:
     # -- what workers do
 
     async def assigned_pass(self) -> Assign:
-        assign = await self.hear(Assign)
-        assert assign.ref.kind == "discovery"
-        return assign
+        return await self.hear(Assign, lambda assign: assign.ref.kind == "discovery")
 
     async def declare(self, assign: Assign, step: str = "s1", **options: object) -> Settled:
         declaration = StepDeclaration(id=step, **options)  # type: ignore[arg-type]
         self.say(Answer(request=assign.request, ref=assign.ref, ending=Declare(steps=[declaration])))
-        return await self.hear(Settled)
+        return await self.hear(Settled, lambda answer: answer.request == assign.request)
 
     async def start(self) -> Assign:
         """Take the next callback up to its start."""
-        assign = await self.hear(Assign)
-        assert assign.ref.kind == "callback"
+        assign = await self.hear(Assign, lambda assign: assign.ref.kind == "callback")
         self.say(Ready(request=assign.request))
-        assert (await self.hear(Start)).request == assign.request
+        await self.hear(Start, lambda start: start.request == assign.request)
         return assign
 
     def succeed(self, assign: Assign, value: bytes = b'"ok"') -> None:
@@ -187,6 +188,17 @@ def hello(
     )
 
 
+class MortalKeyspace(Keyspace):
+    """A keyspace whose process can be killed: from then on nothing more of it reaches the store."""
+
+    is_dead = False
+
+    async def transact(self, name: str, body: Callable[[Tx], Awaitable[M]]) -> M:
+        if self.is_dead:
+            raise RuntimeError("the process was killed")
+        return await super().transact(name, body)
+
+
 class Rig:
     """One dispatcher and the world it works in."""
 
@@ -202,11 +214,12 @@ class Rig:
         self.world = world
         self.clock = world.clock
         self.registry = CollectorRegistry()
-        self.keyspace = world.keyspace
-        if store is not None:
-            self.keyspace = Keyspace(
-                store, clock=world.clock, prefix=world.keyspace.prefix, rng=random.Random(hash(process_id) % 1_000)
-            )
+        self.keyspace = MortalKeyspace(
+            store or world.store,
+            clock=world.clock,
+            prefix=world.keyspace.prefix,
+            rng=random.Random(process_id),
+        )
         self.dispatcher = Dispatcher(
             self.keyspace,
             options or DispatcherOptions(),
@@ -222,12 +235,16 @@ class Rig:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Rig]:
-        """Run the dispatcher for as long as the block; leaving it is a kill."""
+        """Run the dispatcher for as long as the block; `kill` before leaving it is a kill -9."""
         async with anyio.create_task_group() as group:
             self.group = group
             await group.start(self.dispatcher.run)
             yield self
             group.cancel_scope.cancel()
+
+    def kill(self) -> None:
+        """Let nothing more of this process reach the store, not even what it would do when it ends."""
+        self.keyspace.is_dead = True
 
     def connect(self, workspace: str = "acme") -> FakeWorker:
         """Open a connection that has not said hello."""
