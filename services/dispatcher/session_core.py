@@ -271,7 +271,9 @@ class SessionCore:
         held = self._held.get(frame.request)
         if held is None:
             work = work_of(frame.ref)
-            return [] if work is None else [Return(work.item_id, work.token)]
+            if work is None or work.token in self._held:
+                return []  # names nothing, or work that is held under its own request id
+            return [Return(work.item_id, work.token)]
         if held.state is HeldState.AUTHORIZING:
             held.is_returned = True
             return []
