@@ -6,7 +6,6 @@ import msgspec
 from ryusen.protocol.manifest import Manifest as SentManifest
 from ryusen.protocol.manifest import ManifestRefused, decode_manifest
 
-from keyspace.errors import BudgetExceeded
 from keyspace.layout import MANIFEST, MANIFEST_BINDING, MANIFEST_FUNCTION, ROUTING, ROUTING_HEAD
 from keyspace.limits import BINDINGS_MAX, FUNCTIONS_MAX
 from keyspace.records.tenancy import ManifestRecord, RoutingRecord
@@ -56,17 +55,10 @@ async def publish(call: Call) -> Answer:
             value=manifest.application,
         )
     spec = _spec(manifest)
-    try:
-        record, is_new = await call.transact(
-            "publish_manifest",
-            lambda tx: publish_manifest(tx, call.workspace, spec, published_by=call.identity.key_id),
-        )
-    except BudgetExceeded as error:
-        raise ApiProblem(
-            "manifest_too_large",
-            "The manifest does not fit in one transaction; split the application or shorten its names.",
-            limit=error.details.get("allowance_bytes"),
-        ) from None
+    record, is_new = await call.transact(
+        "publish_manifest",
+        lambda tx: publish_manifest(tx, call.workspace, spec, published_by=call.identity.key_id),
+    )
     return Answer(_summary(record), 201 if is_new else 200)
 
 

@@ -1,0 +1,232 @@
+"""Runs, steps, attempts and history as they are shown, and the stream that follows a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from gateway_world import GatewayWorld, Stream
+from waiting import until
+
+from keyspace.clock import VirtualClock
+from keyspace.records.run import FailureRecord
+from services.gateway.histories import REREAD_MS
+
+RUNS = "/v1/workspaces/acme/runs"
+NEVER = anyio.Event
+
+
+async def show(world: GatewayWorld, run_id: str, *more: str) -> Any:
+    return await world.ask("GET", "/".join((RUNS, run_id, *more)))
+
+
+async def test_a_run_shows_what_it_waits_for_through_its_life(world: GatewayWorld) -> None:
+    """RFD 2, "Running includes work queued": phase and status are told apart, and waiting has a reason."""
+    run = await world.core.start_run(payload=b'{"order":7}')
+    shown = await show(world, run.run_id)
+    assert (shown["status"], shown["phase"], shown["execution"]) == ("running", "running", None)
+    assert shown["waiting"]["word"] == "worker"
+    assert shown["input"] == {"order": 7}
+    work = await world.core.start_step()
+    assert (await show(world, run.run_id))["waiting"]["word"] == "running"
+    await world.core.fail_attempt(work)
+    assert (await show(world, run.run_id))["waiting"]["word"] == "backoff"
+    world.clock.advance(1_000)
+    await world.core.succeed(await world.core.start_attempt(), b'{"$bytes":"AA=="}')
+    await world.core.complete(await world.core.lease_pass(), b"[1,  2]")
+    raw = await world.request("GET", f"{RUNS}/{run.run_id}")
+    ended = raw.json()
+    assert (ended["status"], ended["phase"], ended["recovery"]) == (
+        "completed", "terminal", "not_required:execution_succeeded",
+    )  # fmt: skip
+    assert ended["waiting"] is None
+    assert b'"output":[1,  2]' in raw.content
+
+
+async def test_steps_show_every_attempt_with_its_failure_and_who_made_it(world: GatewayWorld) -> None:
+    run = await world.core.start_run()
+    failure = FailureRecord(category="application", message="no stock", details='{"left": 1.0}')
+    await world.core.fail_attempt(await world.core.start_step("s1"), failure)
+    world.clock.advance(1_000)
+    await world.core.succeed(await world.core.start_attempt(), b'{"n": 1.0}')
+    await world.core.run_step("s2")
+    page = await show(world, run.run_id, "steps")
+    assert [step["step"] for step in page["items"]] == ["s1", "s2"]
+    first, second = page["items"][0]["attempts"]
+    assert (first["state"], first["ordinal"], first["failure"]) == (
+        "failed", 1, {"category": "application", "message": "no stock", "details": {"left": 1.0}},
+    )  # fmt: skip
+    assert (second["state"], second["ordinal"], second["failure"]) == ("succeeded", 2, None)
+    assert second["instance"] == "11" * 16
+    assert second["release"] == "release-1"
+    assert second["authorized_at_ms"] <= second["settled_at_ms"]
+    one = await world.request("GET", f"{RUNS}/{run.run_id}/steps/s1")
+    assert b'"value":{"n": 1.0}' in one.content
+    await world.refused("not_found", "GET", f"{RUNS}/{run.run_id}/steps/s9")
+
+
+async def test_steps_are_paged_with_their_own_attempts(world: GatewayWorld) -> None:
+    run = await world.core.start_run()
+    for number in range(5):
+        await world.core.run_step(f"s{number}")
+    found: list[Any] = []
+    cursor: str | None = None
+    for _ in range(10):
+        params = {"limit": 2} | ({} if cursor is None else {"cursor": cursor})
+        page = await world.ask("GET", f"{RUNS}/{run.run_id}/steps", params=params)
+        found += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert [(step["step"], len(step["attempts"])) for step in found] == [(f"s{number}", 1) for number in range(5)]
+
+
+async def test_a_page_of_steps_ends_early_where_attempts_are_many(
+    world: GatewayWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every page carries whole steps and moves on, however many attempts there are."""
+    monkeypatch.setattr("services.gateway.steps.ATTEMPTS_PAGE_MAX", 3)
+    run = await world.core.start_run()
+    for number in range(4):
+        await world.core.fail_attempt(await world.core.start_step(f"s{number}"))
+        world.clock.advance(1_000)
+        await world.core.succeed(await world.core.start_attempt())
+    seen: list[tuple[str, int]] = []
+    cursor: str | None = None
+    for _ in range(10):
+        page = await world.ask("GET", f"{RUNS}/{run.run_id}/steps", params={"cursor": cursor} if cursor else {})
+        assert page["items"]
+        seen += [(step["step"], len(step["attempts"])) for step in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert seen == [(f"s{number}", 2) for number in range(4)]
+
+
+async def test_a_step_whose_id_holds_a_slash_is_one_path_element(world: GatewayWorld) -> None:
+    run = await world.core.start_run()
+    await world.core.run_step("ship/é 1%")
+    shown = await world.ask("GET", f"{RUNS}/{run.run_id}/steps/ship%2F%C3%A9%201%25")
+    assert shown["step"] == "ship/é 1%"
+    await world.refused("not_found", "GET", f"{RUNS}/{run.run_id}/steps/%FF")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 1_000])
+async def test_history_pages_join_without_a_gap(world: GatewayWorld, limit: int) -> None:
+    run = await world.core.start_run()
+    await world.core.run_step()
+    await world.core.complete(await world.core.lease_pass())
+    entries: list[Any] = []
+    after: int | None = 0
+    while after is not None:
+        page = await world.ask("GET", f"{RUNS}/{run.run_id}/history", params={"after": after, "limit": limit})
+        entries += page["items"]
+        assert page["is_complete"] is (page["next_after"] is None)
+        after = page["next_after"]
+    assert [entry["ordinal"] for entry in entries] == list(range(1, len(entries) + 1))
+    assert [entry["kind"] for entry in entries] == await world.core.kinds(run.run_id)
+
+
+async def test_history_of_a_run_under_way_is_not_complete(world: GatewayWorld) -> None:
+    run = await world.core.start_run()
+    page = await show(world, run.run_id, "history")
+    assert (page["next_after"], page["is_complete"]) == (None, False)
+    await world.refused("invalid_query", "GET", f"{RUNS}/{run.run_id}/history", params={"after": -1})
+
+
+async def test_the_stream_of_an_ended_run_ends(world: GatewayWorld) -> None:
+    run = await world.core.start_run()
+    await world.core.run_step()
+    await world.core.complete(await world.core.lease_pass())
+    response = await world.request("GET", f"{RUNS}/{run.run_id}/history/stream", params={"after": 2})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    blocks = response.text.strip().split("\n\n")
+    assert blocks[-1] == "event: end\ndata: {}"
+    ids = [int(block.split("\n")[0].removeprefix("id: ")) for block in blocks[:-1]]
+    assert ids == list(range(3, len(await world.core.kinds(run.run_id)) + 1))
+    entry = msgspec.json.decode(blocks[0].split("\n")[1].removeprefix("data: "))
+    assert entry["ordinal"] == 3
+
+
+async def live() -> GatewayWorld:
+    world = GatewayWorld(clock=VirtualClock(), streams_max=2)
+    await world.furnish()
+    return world
+
+
+async def test_the_stream_follows_a_run_to_its_end() -> None:
+    """Entries arrive as transitions commit, without anybody waiting for the slow re-read."""
+    world = await live()
+    run = await world.core.start_run()
+    stream = Stream(world.app, f"{RUNS}/{run.run_id}/history/stream", key=world.keys["acme", "reader"])
+    async with anyio.create_task_group() as group:
+        group.start_soon(stream.run, NEVER().wait)
+        await until(lambda: "run-created" in stream.text)
+        await world.core.run_step()
+        await until(lambda: "step-completed" in stream.text)
+        assert not stream.is_over
+        await world.core.complete(await world.core.lease_pass())
+        await until(lambda: stream.is_over)
+        group.cancel_scope.cancel()
+    assert "event: end" in stream.text
+    assert world.gateway.streams.borrowed_tokens == 0
+
+
+async def test_a_stream_says_that_it_lives_and_ends_with_its_key() -> None:
+    """Case 074: revocation ends a stream within the re-read period, without `end`, and the slot is free again."""
+    world = await live()
+    run = await world.core.start_run()
+    stream = Stream(world.app, f"{RUNS}/{run.run_id}/history/stream", key=world.keys["acme", "reader"])
+    async with anyio.create_task_group() as group:
+        group.start_soon(stream.run, NEVER().wait)
+        await until(lambda: "run-created" in stream.text)
+        world.clock.advance(REREAD_MS)
+        await until(lambda: ": still here" in stream.text)
+        await world.ask("DELETE", f"/v1/workspaces/acme/keys/{world.key_ids['acme', 'reader']}")
+        world.clock.advance(REREAD_MS)
+        await until(lambda: stream.is_over)
+        group.cancel_scope.cancel()
+    assert "event: end" not in stream.text
+    assert world.gateway.streams.borrowed_tokens == 0
+
+
+async def test_streams_are_bounded_and_a_lost_client_frees_its_place() -> None:
+    world = await live()
+    run = await world.core.start_run()
+    path = f"{RUNS}/{run.run_id}/history/stream"
+    gone = anyio.Event()
+    streams = [Stream(world.app, path, key=world.keys["acme", "reader"]) for _ in range(2)]
+    async with anyio.create_task_group() as group:
+        for stream in streams:
+            group.start_soon(stream.run, gone.wait)
+        await until(lambda: all("run-created" in stream.text for stream in streams))
+        problem = await world.refused("too_many_requests", "GET", path)
+        assert problem["limit"] == 2
+        gone.set()
+        await until(lambda: world.gateway.streams.borrowed_tokens == 0)
+        group.cancel_scope.cancel()
+
+
+async def test_a_draining_process_ends_its_streams_so_that_readers_go_elsewhere() -> None:
+    world = await live()
+    run = await world.core.start_run()
+    stream = Stream(world.app, f"{RUNS}/{run.run_id}/history/stream", key=world.keys["acme", "reader"])
+    async with anyio.create_task_group() as group:
+        group.start_soon(stream.run, NEVER().wait)
+        await until(lambda: "run-created" in stream.text)
+        world.gateway.process.drain.begin()
+        await until(lambda: stream.is_over)
+        group.cancel_scope.cancel()
+    assert "event: end" not in stream.text
+
+
+async def test_a_stream_begins_after_the_last_entry_its_reader_saw(world: GatewayWorld) -> None:
+    """A browser's EventSource says so in a header when it connects again."""
+    run = await world.core.start_run()
+    await world.core.complete(await world.core.lease_pass())
+    path = f"{RUNS}/{run.run_id}/history/stream"
+    again = await world.request("GET", path, headers={"Last-Event-ID": "2"})
+    assert again.text.startswith("id: 3\n")
+    await world.refused("not_found", "GET", f"{RUNS}/{'0' * 32}/history/stream")
