@@ -19,6 +19,7 @@ from keyspace.store.embedded_commit import Changes, Serializer
 from keyspace.store.embedded_committer import Committer, InlineCommitter, ThreadCommitter
 from keyspace.store.embedded_format import prepare, read_meta
 from keyspace.store.embedded_transaction import EmbeddedTransaction
+from keyspace.store.embedded_view import ReadView
 from keyspace.store.embedded_wake import WakeBoard, WakePipe
 from keyspace.store.embedded_watch import WatchTable, bucket_of
 from keyspace.store.engine import Engine, ReadersExhaustedError, Snapshot
@@ -47,8 +48,8 @@ class EmbeddedStore:
         self._name = name
         self._engine = engine
         self._rng = rng
-        # By age: a transaction's first read puts it at the end.
-        self._reading: dict[EmbeddedTransaction, float] = {}
+        # By age: an attempt's first read puts its view at the end.
+        self._reading: dict[ReadView, float] = {}
         self._is_closed = False
 
     @property
@@ -68,19 +69,19 @@ class EmbeddedStore:
         await self.clock.sleep_ms(self._rng.random() * min(BACKOFF_FIRST_MS * 2**doublings, BACKOFF_MS_MAX))
 
     async def close(self) -> None:
-        """Finish outstanding commits, cancel watches and open attempts, release what the store holds."""
+        """Finish outstanding commits, cancel watches, end what open attempts see, release what the store holds."""
         if self._is_closed:
             return
         self._is_closed = True
-        for transaction in list(self._reading):
-            transaction.cancel()
+        for view in list(self._reading):
+            view.close()
         self.watches.close()
         with suppress(StoreError):
             await self.committer.finish()
         self._release()
 
-    def take_snapshot(self, transaction: EmbeddedTransaction) -> tuple[Snapshot, int]:
-        """Return a snapshot for `transaction` and the commit version it shows.
+    def take_snapshot(self, view: ReadView) -> tuple[Snapshot, int]:
+        """Return a snapshot for `view` and the commit version it shows.
 
         Raises:
             BatchThrottled: more transactions are reading than the engine has room for.
@@ -90,21 +91,21 @@ class EmbeddedStore:
             snapshot = self._engine.snapshot()
         except ReadersExhaustedError:
             raise BatchThrottled("too many transactions are reading") from None
-        self._reading[transaction] = self.clock.monotonic_ms()
+        self._reading[view] = self.clock.monotonic_ms()
         return snapshot, read_meta(snapshot).version
 
-    def forget_snapshot(self, transaction: EmbeddedTransaction) -> None:
-        """Hear that `transaction` has closed its snapshot."""
-        self._reading.pop(transaction, None)
+    def forget_snapshot(self, view: ReadView) -> None:
+        """Hear that `view` is closed."""
+        self._reading.pop(view, None)
 
     def end_old_readers(self) -> None:
         """Close snapshots older than a transaction may live: an engine cannot reuse what they still show."""
         oldest_ms = self.clock.monotonic_ms() - sizes.LIFETIME_MS_MAX
         while self._reading:
-            transaction, since_ms = next(iter(self._reading.items()))
+            view, since_ms = next(iter(self._reading.items()))
             if since_ms >= oldest_ms:
                 return
-            transaction.release_snapshot()
+            view.close()
 
     def _release(self) -> None:
         self.committer.close()
@@ -121,11 +122,11 @@ class _FileStore(EmbeddedStore):
         self._folder = folder
         self._timer: asyncio.TimerHandle | None = None
 
-    def take_snapshot(self, transaction: EmbeddedTransaction) -> tuple[Snapshot, int]:
+    def take_snapshot(self, view: ReadView) -> tuple[Snapshot, int]:
         if self._timer is None:
             # An idle process must not hold an old snapshot either: others could not reuse the file's pages.
             self._timer = asyncio.get_running_loop().call_later(sizes.LIFETIME_MS_MAX / 1000, self._on_timer)
-        return super().take_snapshot(transaction)
+        return super().take_snapshot(view)
 
     def _on_timer(self) -> None:
         self._timer = None

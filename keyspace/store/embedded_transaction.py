@@ -10,19 +10,17 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Generator
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from keyspace.clock import Clock
 from keyspace.store import sizes
 from keyspace.store.api import KeyRange, KeyValue
 from keyspace.store.embedded_commit import CommitRequest
-from keyspace.store.embedded_committer import Committer
 from keyspace.store.embedded_footprint import INVALID_OPERATION_CODE, Footprint, check_offset, check_pair, check_range
 from keyspace.store.embedded_ranges import key_after
 from keyspace.store.embedded_read import Failed, Ready, read_extent, read_range
-from keyspace.store.embedded_watch import UNKNOWN, EmbeddedWatch, WatchTable
+from keyspace.store.embedded_view import ReadView, TransactionHost
+from keyspace.store.embedded_watch import UNKNOWN, EmbeddedWatch
 from keyspace.store.embedded_writes import Op, OwnWrites, Pending
-from keyspace.store.engine import Snapshot
 from keyspace.store.errors import (
     AccessedUnreadable,
     KeyOutsideLegalRange,
@@ -36,7 +34,7 @@ from keyspace.store.errors import (
 )
 from keyspace.store.meter import TransactionCounts
 
-__all__ = ["EmbeddedTransaction", "TransactionHost"]
+__all__ = ["EmbeddedTransaction"]
 
 NO_VERSION_CODE = 2021
 RANGE_LIMITS_CODE = 2012
@@ -45,33 +43,6 @@ _INT64 = struct.Struct("<q")
 
 P = TypeVar("P")
 Q = TypeVar("Q")
-
-
-class TransactionHost(Protocol):
-    """What a transaction needs of its store."""
-
-    @property
-    def clock(self) -> Clock:
-        """Where the 5 s rule takes its time."""
-        ...
-
-    @property
-    def committer(self) -> Committer:
-        """Who commits."""
-        ...
-
-    @property
-    def watches(self) -> WatchTable:
-        """The store's watches."""
-        ...
-
-    def take_snapshot(self, transaction: EmbeddedTransaction) -> tuple[Snapshot, int]:
-        """Return a snapshot and the commit version it shows."""
-        ...
-
-    def forget_snapshot(self, transaction: EmbeddedTransaction) -> None:
-        """Hear that the snapshot is closed."""
-        ...
 
 
 class _State(Enum):
@@ -100,9 +71,7 @@ class EmbeddedTransaction:
         self._store = store
         self._state = _State.OPEN
         self._refused: StoreError | None = None
-        self._snapshot: Snapshot | None = None
-        self._read_version: int | None = None
-        self._first_read_ms = 0.0
+        self._view = ReadView(store)
         self._writes = OwnWrites()
         self._footprint = Footprint()
         self._watches: list[EmbeddedWatch] = []
@@ -130,11 +99,12 @@ class EmbeddedTransaction:
     def get_read_version(self) -> Awaitable[int]:
         """Return the commit version this transaction reads at."""
         try:
-            self._view()
+            self._check_open()
+            self._view.open()
         except StoreError as error:
             return Failed(error)
-        assert self._read_version is not None
-        return Ready(self._read_version)
+        assert self._view.read_version is not None
+        return Ready(self._view.read_version)
 
     def watch(self, key: bytes) -> EmbeddedWatch:
         """Watch `key` from what this transaction leaves there; reads the key, and so conflicts with it.
@@ -146,7 +116,7 @@ class EmbeddedTransaction:
         self._check_pair(key, b"")
         value = self._get(key, False)
         is_own, state = self._writes.state(key)
-        stored = self._view().get(key) if is_own and isinstance(state, Pending) else value
+        stored = self._view.open().get(key) if is_own and isinstance(state, Pending) else value
         watch = self._store.watches.create(key, stored)
         self._watches.append(watch)
         return watch
@@ -164,11 +134,11 @@ class EmbeddedTransaction:
             is_own, state = self._writes.state(key)
             if is_own and not isinstance(state, Pending):
                 return state
-            stored = self._view().get(key)
+            stored = self._view.open().get(key)
             if not snapshot:
                 self._footprint.read_key(key)
             return state.resolve(stored) if isinstance(state, Pending) else stored
-        stored = self._view().get(key)
+        stored = self._view.open().get(key)
         if not snapshot:
             self._footprint.read_key(key)
         return stored
@@ -182,7 +152,7 @@ class EmbeddedTransaction:
             raise UsageError(f"a range read needs a limit of at least 1 limit={limit}", code=RANGE_LIMITS_CODE)
         if begin >= end:
             return []
-        view = self._view()
+        view = self._view.open()
         if not self._writes:
             rows = view.get_range(begin, end, limit, reverse)
             if not snapshot:
@@ -195,25 +165,6 @@ class EmbeddedTransaction:
         if not snapshot:
             self._footprint.read_range(extent, self._writes)
         return rows
-
-    def _view(self) -> Snapshot:
-        """Return the snapshot, taken at the first read and refused when it has grown too old."""
-        self._check_open()
-        if self._snapshot is None:
-            if self._read_version is not None:
-                raise TransactionTooOld()
-            self._first_read_ms = self._store.clock.monotonic_ms()
-            self._snapshot, self._read_version = self._store.take_snapshot(self)
-        elif self._is_too_old():
-            self.release_snapshot()
-            raise TransactionTooOld()
-        return self._snapshot
-
-    def _is_too_old(self) -> bool:
-        return (
-            self._read_version is not None
-            and self._store.clock.monotonic_ms() - self._first_read_ms > sizes.LIFETIME_MS_MAX
-        )
 
     # -- conflict ranges -----------------------------------------------------------------------------------------------
 
@@ -292,7 +243,7 @@ class EmbeddedTransaction:
         """Write a pair whose key receives the commit's stamp at `offset`; where it may come to lie is unreadable."""
         self._check_pair(key, value, key_extra=sizes.OFFSET_BYTES)
         self._checked(check_offset, key, offset)
-        self._footprint.stamp_key(key, value, self._writes.stamp_key(key, offset, value, self._read_version or 0))
+        self._footprint.stamp_key(key, value, self._writes.stamp_key(key, offset, value, self._view.read_version or 0))
 
     def set_versionstamped_value(self, key: bytes, value: bytes, offset: int) -> None:
         """Write a pair whose value receives the commit's stamp at `offset`; the key becomes unreadable."""
@@ -355,26 +306,26 @@ class EmbeddedTransaction:
         footprint = self._footprint
         if not (self._writes or footprint.write_keys or footprint.write_ranges):
             self._expect_watched()
-            self.release_snapshot()
-            if self._read_version is not None:
-                await self._store.committer.make_durable(self._read_version)
+            self._view.close()
+            if self._view.read_version is not None:
+                await self._store.committer.make_durable(self._view.read_version)
             return
         size_bytes, limit = footprint.size_bytes, sizes.TRANSACTION_BYTES_MAX
         if size_bytes > limit:
             raise TransactionTooLarge(f"the transaction exceeds the byte limit bytes={size_bytes} limit={limit}")
-        if footprint.has_read_conflicts and self._is_too_old():
+        if footprint.has_read_conflicts and self._view.is_too_old():
             raise TransactionTooOld()
         self._expect_watched()
         request = CommitRequest(
             mutations=self._writes.mutations(),
-            read_version=self._read_version,
+            read_version=self._view.read_version,
             read_keys=list(footprint.read_keys),
             read_ranges=footprint.read_ranges,
             write_keys=footprint.write_keys,
             write_ranges=footprint.write_ranges,
             size_bytes=size_bytes,
         )
-        self.release_snapshot()
+        self._view.close()
         await self._store.committer.commit(request)
         self._request = request
 
@@ -428,15 +379,8 @@ class EmbeddedTransaction:
         """Return what the attempt has asked of the store so far."""
         return self._footprint.counts()
 
-    def release_snapshot(self) -> None:
-        """Close the snapshot; later reads find the transaction too old."""
-        if self._snapshot is not None:
-            self._snapshot.close()
-            self._snapshot = None
-            self._store.forget_snapshot(self)
-
     def _end(self, state: _State, error: StoreError | None) -> None:
-        self.release_snapshot()
+        self._view.close()
         self._state = state
         if error is None:
             self._store.watches.arm(self._watches)
