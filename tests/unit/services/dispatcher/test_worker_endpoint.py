@@ -68,8 +68,8 @@ async def served(world: World) -> AsyncIterator[tuple[Rig, int]]:
 
 async def until_ended(world: World, run_id: str) -> None:
     """Wait for the run's end by watching its record."""
+    key = RUN.at("acme", run_id)
     while True:
-        key = RUN.at("acme", run_id)
         run, watch = await world.run("watch_run", lambda tx: read_and_watch(tx, key))
         if run is not None and run.phase is Phase.TERMINAL:
             watch.cancel()

@@ -1,0 +1,37 @@
+"""Who gets the next work, by table."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.dispatcher.pump import seats_for_turn
+from services.dispatcher.seats import Place, choose_seats
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "chosen"),
+    [
+        ({}, 5, ""),
+        ({"a": 0}, 5, ""),
+        ({"a": 2}, 0, ""),
+        ({"a": 2}, 5, "aa"),
+        ({"a": 1, "b": 3}, 2, "bb"),
+        ({"a": 1, "b": 3}, 4, "bbab"),
+        ({"a": 2, "b": 2}, 4, "abab"),
+        ({"a": 2, "b": 2, "c": 2}, 3, "abc"),
+        ({"a": -1, "b": 1}, 3, "b"),
+    ],
+)
+def test_the_freest_session_comes_first(free: dict[str, int], limit: int, chosen: str) -> None:
+    """ARCHITECTURE 6, "Release choice": then the freest instance; nobody gets more than it has room for (case 013)."""
+    seats = choose_seats([Place(name, count) for name, count in free.items()], limit)
+    assert "".join(seats) == chosen
+
+
+@pytest.mark.parametrize(
+    ("free", "is_contended", "seats"),
+    [(0, False, 0), (0, True, 0), (1, True, 1), (5, True, 3), (5, False, 5), (500, False, 64), (500, True, 64)],
+)
+def test_compensation_never_takes_every_seat_from_forward_work(free: int, is_contended: bool, seats: int) -> None:
+    """RFD 2, "Compensation work uses a separate": its turn is reserved, and it reserves the other direction's half."""
+    assert seats_for_turn(free, is_contended=is_contended) == seats

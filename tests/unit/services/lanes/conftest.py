@@ -1,0 +1,10 @@
+"""Fixtures of the tests of what claimers share."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
