@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from services.runtime.cli.checks import fsck
+from services.runtime.cli.dev import dev
 from services.runtime.cli.events import events
 from services.runtime.cli.manifests import manifests, routing
 from services.runtime.cli.processes import dispatcher, fanout, gateway, show_config, worker
@@ -26,6 +27,7 @@ def main() -> None:
 
 
 for _command in (
+    dev,
     gateway,
     fanout,
     dispatcher,
