@@ -17,7 +17,7 @@ from keyspace.clock import Clock
 from keyspace.store import sizes
 from keyspace.store.embedded_commit import Changes, Serializer
 from keyspace.store.embedded_committer import Committer, InlineCommitter, ThreadCommitter
-from keyspace.store.embedded_format import prepare, read_meta
+from keyspace.store.embedded_format import Meta, monotonic_us, prepare, read_meta
 from keyspace.store.embedded_transaction import EmbeddedTransaction
 from keyspace.store.embedded_view import ReadView
 from keyspace.store.embedded_wake import WakeBoard, WakePipe
@@ -80,8 +80,8 @@ class EmbeddedStore:
             await self.committer.finish()
         self._release()
 
-    def take_snapshot(self, view: ReadView) -> tuple[Snapshot, int]:
-        """Return a snapshot for `view` and the commit version it shows.
+    def take_snapshot(self, view: ReadView) -> tuple[Snapshot, Meta]:
+        """Return a snapshot for `view` and the state it shows.
 
         Raises:
             BatchThrottled: more transactions are reading than the engine has room for.
@@ -92,7 +92,7 @@ class EmbeddedStore:
         except ReadersExhaustedError:
             raise BatchThrottled("too many transactions are reading") from None
         self._reading[view] = self.clock.monotonic_ms()
-        return snapshot, read_meta(snapshot).version
+        return snapshot, read_meta(snapshot)
 
     def forget_snapshot(self, view: ReadView) -> None:
         """Hear that `view` is closed."""
@@ -122,7 +122,7 @@ class _FileStore(EmbeddedStore):
         self._folder = folder
         self._timer: asyncio.TimerHandle | None = None
 
-    def take_snapshot(self, view: ReadView) -> tuple[Snapshot, int]:
+    def take_snapshot(self, view: ReadView) -> tuple[Snapshot, Meta]:
         if self._timer is None:
             # An idle process must not hold an old snapshot either: others could not reuse the file's pages.
             self._timer = asyncio.get_running_loop().call_later(sizes.LIFETIME_MS_MAX / 1000, self._on_timer)
@@ -156,7 +156,7 @@ class _Folder:
         except OSError as error:
             raise StoreUnavailableError(f"{path} cannot be opened as a store: {error.strerror}") from error
         try:
-            start = prepare(self.engine, clock.now_ms())
+            start = prepare(self.engine, monotonic_us(clock))
             self.board = WakeBoard(path)
             # A mark above what the file holds was left by another file, as when an older copy was put back.
             self.board.durable_version = min(self.board.durable_version, start.version)
@@ -210,8 +210,8 @@ def open_embedded(
 
     Args:
         path: a folder that is the store's alone, on a local disk; made when missing, with its parents.
-        clock: engine time for versions, and elapsed time for the 5 s rule. The first store of a process on a folder
-            sets the pace of versions there.
+        clock: elapsed time for the 5 s rule and the pace of versions; its monotonic time must be the same in all processes
+            that have the folder open, as a machine's is. The first store of a process on a folder sets the pace there.
         rng: spreads the pauses of retries; a generator of its own when None.
         map_bytes: how large the file may grow at most.
 
@@ -232,7 +232,7 @@ def memory_store(
     """Return a store in memory; one made anew on the same `engine` is a process that restarted.
 
     Args:
-        clock: engine time for versions, and elapsed time for the 5 s rule.
+        clock: elapsed time for the 5 s rule and the pace of versions.
         engine: what the store shares with others of the same event loop; a new, empty one when None.
         rng: spreads the pauses of retries; seeded the same in every store when None, so that runs repeat.
     """
@@ -243,7 +243,7 @@ def memory_store(
     def publish(changes: Changes) -> None:
         shared.tell([bucket_of(key) for key in changes.keys], changes.ranges)
 
-    committer = InlineCommitter(Serializer(shared, clock, prepare(shared, clock.now_ms())), publish)
+    committer = InlineCommitter(Serializer(shared, clock, prepare(shared, monotonic_us(clock))), publish)
     return EmbeddedStore("memory", shared, committer, watches, clock, rng or random.Random(0))
 
 

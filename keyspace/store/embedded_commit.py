@@ -6,7 +6,7 @@ told of its commit before the engine has synced the batch.
 
 Rows of the upper layer, in the engine's system range:
     0xff/log/<8-byte version>   the write conflict ranges of that version (conflict.py)
-    0xff/meta                   format, last version, wall clock of it, greatest version dropped from the log
+    0xff/meta                   format, last version, when that was, greatest version dropped from the log
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from keyspace.clock import Clock
 from keyspace.store.api import KeyRange
 from keyspace.store.conflict import (
     RETAINED_VERSIONS,
-    VERSIONS_PER_MS,
     ConflictLog,
     Written,
     decode_written,
     encode_written,
 )
-from keyspace.store.embedded_format import FORMAT_VERSION, META_KEY, Meta, read_meta
+from keyspace.store.embedded_format import FORMAT_VERSION, META_KEY, Meta, monotonic_us, read_meta
 from keyspace.store.embedded_writes import Mutation, Op, apply_atomic
 from keyspace.store.engine import Engine, ReadersExhaustedError, Snapshot, WriteBatch
 from keyspace.store.errors import NotCommitted, StoreError, TransactionTooOld
@@ -121,14 +120,14 @@ class Serializer:
             meta = read_meta(batch)
             base_version = meta.version
             self._catch_up(batch, meta)
-            now_ms = self._clock.now_ms()
-            version = _next_version(meta, now_ms)
+            now_us = monotonic_us(self._clock)
+            version = meta.next_version(now_us)
             changes = self._apply_group(batch, requests, version)
             is_durable = False
             if changes.keys or changes.ranges:
                 batch.put(LOG_BEGIN + _VERSION.pack(version), encode_written(Written(*changes)))
                 dropped = self._trim(batch, meta, version)
-                batch.put(META_KEY, Meta(FORMAT_VERSION, version, now_ms, dropped).encode())
+                batch.put(META_KEY, Meta(FORMAT_VERSION, version, now_us, dropped).encode())
                 is_durable = batch.commit()
             else:
                 batch.abort()
@@ -192,11 +191,6 @@ class Serializer:
         for key, _ in rows:
             batch.delete(key)
         return int(_VERSION.unpack(rows[-1][0][len(LOG_BEGIN) :])[0]) if rows else meta.dropped_version
-
-
-def _next_version(meta: Meta, now_ms: int) -> int:
-    """Return the next commit version: time's pace since the last one, at least one more, whatever the clock does."""
-    return meta.version + max(1, (now_ms - meta.at_ms) * VERSIONS_PER_MS)
 
 
 def _apply(batch: WriteBatch, mutations: list[Mutation], stamp: bytes) -> None:

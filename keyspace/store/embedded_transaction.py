@@ -97,13 +97,12 @@ class EmbeddedTransaction:
             return Failed(error)
 
     def get_read_version(self) -> Awaitable[int]:
-        """Return the commit version this transaction reads at."""
+        """Return the version this transaction reads at."""
         try:
             self._check_open()
             self._view.open()
         except StoreError as error:
             return Failed(error)
-        assert self._view.read_version is not None
         return Ready(self._view.read_version)
 
     def watch(self, key: bytes) -> EmbeddedWatch:
@@ -243,7 +242,9 @@ class EmbeddedTransaction:
         """Write a pair whose key receives the commit's stamp at `offset`; where it may come to lie is unreadable."""
         self._check_pair(key, value, key_extra=sizes.OFFSET_BYTES)
         self._checked(check_offset, key, offset)
-        self._footprint.stamp_key(key, value, self._writes.stamp_key(key, offset, value, self._view.read_version or 0))
+        self._footprint.stamp_key(
+            key, value, self._writes.stamp_key(key, offset, value, self._view.commit_version or 0)
+        )
 
     def set_versionstamped_value(self, key: bytes, value: bytes, offset: int) -> None:
         """Write a pair whose value receives the commit's stamp at `offset`; the key becomes unreadable."""
@@ -307,8 +308,8 @@ class EmbeddedTransaction:
         if not (self._writes or footprint.write_keys or footprint.write_ranges):
             self._expect_watched()
             self._view.close()
-            if self._view.read_version is not None:
-                await self._store.committer.make_durable(self._view.read_version)
+            if self._view.commit_version is not None:
+                await self._store.committer.make_durable(self._view.commit_version)
             return
         size_bytes, limit = footprint.size_bytes, sizes.TRANSACTION_BYTES_MAX
         if size_bytes > limit:
@@ -318,7 +319,7 @@ class EmbeddedTransaction:
         self._expect_watched()
         request = CommitRequest(
             mutations=self._writes.mutations(),
-            read_version=self._view.read_version,
+            read_version=self._view.commit_version,
             read_keys=list(footprint.read_keys),
             read_ranges=footprint.read_ranges,
             write_keys=footprint.write_keys,

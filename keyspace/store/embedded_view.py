@@ -6,6 +6,7 @@ from typing import Protocol
 
 from keyspace.clock import Clock
 from keyspace.store.embedded_committer import Committer
+from keyspace.store.embedded_format import MICROSECONDS_PER_MS, Meta
 from keyspace.store.embedded_watch import WatchTable
 from keyspace.store.engine import Snapshot
 from keyspace.store.errors import TransactionTooOld
@@ -32,8 +33,8 @@ class TransactionHost(Protocol):
         """The store's watches."""
         ...
 
-    def take_snapshot(self, view: ReadView) -> tuple[Snapshot, int]:
-        """Return a snapshot and the commit version it shows; the store may close the view when it has grown too old."""
+    def take_snapshot(self, view: ReadView) -> tuple[Snapshot, Meta]:
+        """Return a snapshot and the state it shows; the store may close the view when it has grown too old."""
         ...
 
     def forget_snapshot(self, view: ReadView) -> None:
@@ -44,15 +45,17 @@ class TransactionHost(Protocol):
 class ReadView:
     """The snapshot of one attempt; opened by the first read, closed once."""
 
-    __slots__ = ("_first_read_ms", "_host", "_snapshot", "read_version")
+    __slots__ = ("_first_read_ms", "_host", "_snapshot", "commit_version", "read_version")
 
     def __init__(self, host: TransactionHost) -> None:
         """See nothing yet."""
         self._host = host
         self._snapshot: Snapshot | None = None
         self._first_read_ms = 0.0
-        self.read_version: int | None = None
-        """None before the first read."""
+        self.commit_version: int | None = None
+        """The last commit the snapshot holds; None before the first read."""
+        self.read_version = 0
+        """What a reader is told: the commit version and the time since. Known when the commit version is."""
 
     def open(self) -> Snapshot:
         """Return the snapshot.
@@ -62,10 +65,13 @@ class ReadView:
             BatchThrottled: too many transactions are reading.
         """
         if self._snapshot is None:
-            if self.read_version is not None:
+            if self.commit_version is not None:
                 raise TransactionTooOld()
             self._first_read_ms = self._host.clock.monotonic_ms()
-            self._snapshot, self.read_version = self._host.take_snapshot(self)
+            self._snapshot, meta = self._host.take_snapshot(self)
+            self.commit_version = meta.version
+            # The time was taken before the snapshot: a commit between them can only make the elapsed time too short.
+            self.read_version = meta.read_version(int(self._first_read_ms * MICROSECONDS_PER_MS))
         elif self.is_too_old():
             self.close()
             raise TransactionTooOld()
@@ -73,7 +79,7 @@ class ReadView:
 
     def is_too_old(self) -> bool:
         """Return whether an attempt that depends on what it has read here may not commit any more."""
-        if self.read_version is None:
+        if self.commit_version is None:
             return False
         return self._host.clock.monotonic_ms() - self._first_read_ms > LIFETIME_MS_MAX
 

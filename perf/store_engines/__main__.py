@@ -20,7 +20,7 @@ from keyspace.clock import SystemClock
 from keyspace.store.embedded import EmbeddedStore
 from keyspace.store.embedded_commit import Changes, Serializer
 from keyspace.store.embedded_committer import ThreadCommitter
-from keyspace.store.embedded_format import prepare
+from keyspace.store.embedded_format import monotonic_us, prepare
 from keyspace.store.embedded_watch import WatchTable
 from keyspace.store.engine import Engine
 from keyspace.store.lmdb_engine import LmdbEngine
@@ -56,7 +56,7 @@ def _publish_nothing(changes: Changes) -> None:
 def _open(engine_name: str, folder: Path) -> EmbeddedStore:
     engine: Engine = LmdbEngine(folder) if engine_name == "lmdb" else SqliteEngine(folder)
     clock = SystemClock()
-    serializer = Serializer(engine, clock, prepare(engine, clock.now_ms()))
+    serializer = Serializer(engine, clock, prepare(engine, monotonic_us(clock)))
     committer = ThreadCommitter(engine, serializer, _publish_nothing, _Mark(), clock)
     return EmbeddedStore(engine_name, engine, committer, WatchTable(engine, _NoMarks()), clock, random.Random(1))
 

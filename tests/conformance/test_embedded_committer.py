@@ -14,7 +14,7 @@ from keyspace.clock import SystemClock
 from keyspace.store.embedded import EmbeddedStore
 from keyspace.store.embedded_commit import Changes, Serializer
 from keyspace.store.embedded_committer import ThreadCommitter
-from keyspace.store.embedded_format import META_KEY, prepare, read_meta
+from keyspace.store.embedded_format import META_KEY, monotonic_us, prepare, read_meta
 from keyspace.store.embedded_watch import WatchTable
 from keyspace.store.engine import Snapshot, WriteBatch
 from keyspace.store.errors import CommitUnknownResult, StoreError, StoreUnavailableError
@@ -109,7 +109,7 @@ def engine() -> HeldEngine:
 async def store(engine: HeldEngine) -> AsyncIterator[EmbeddedStore]:
     clock = SystemClock()
     published: list[Changes] = []
-    serializer = Serializer(engine, clock, prepare(engine, clock.now_ms()))
+    serializer = Serializer(engine, clock, prepare(engine, monotonic_us(clock)))
     committer = ThreadCommitter(engine, serializer, published.append, Mark(), clock)
     opened = EmbeddedStore("held", engine, committer, WatchTable(engine, NoMarks()), clock, random.Random(1))
     engine.sync_count = 0

@@ -189,6 +189,22 @@ async def test_a_clock_set_back_or_far_forward_keeps_stamps_rising(
     assert versions == sorted(set(versions))
 
 
+async def test_versions_keep_times_pace_while_nothing_is_written(
+    store: Store, prefix: bytes, virtual: VirtualClock
+) -> None:
+    """About a million a second, read on an idle store too, and never beyond what a later commit gets."""
+    first = await put(store, (prefix + b"k", b""))
+    for _ in range(5):
+        virtual.advance(2_000)
+        read = await store.begin().get_read_version()
+        assert abs(read - first - 2_000_000) < 10
+        virtual.step(-900_000)
+        second = await put(store, (prefix + b"k", b""))
+        assert second > read
+        assert abs(second - first - 2_000_000) < 10
+        first = second
+
+
 async def test_commits_over_a_long_time_keep_conflicts_right(
     store: Store, prefix: bytes, virtual: VirtualClock
 ) -> None:
