@@ -21,10 +21,12 @@ _FAMILIES = {
     "ryusen_transition_reads": "reads",
     "ryusen_transition_writes": "writes",
 }
+_LATENCIES = {"ryusen_transition_run_seconds": "run_s", "ryusen_transition_commit_seconds": "commit_s"}
 
 Use = dict[str, float]
 TransitionUse = dict[str, Use]
-"""By transition name: attempts, commits, conflicts, bytes, reads, writes."""
+"""By transition name: attempts, commits, conflicts, bytes, reads, writes; and in seconds, added up over all commits, the
+time from a transition's begin to its answer (run_s) and of its commits alone (commit_s)."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -64,11 +66,11 @@ def read_transitions(exposition: str) -> TransitionUse:
     """Return the transition counters in a process's metrics."""
     found: TransitionUse = {}
     for family in text_string_to_metric_families(exposition):
-        figure = _FAMILIES.get(family.name)
+        figure = _FAMILIES.get(family.name) or _LATENCIES.get(family.name)
         if figure is None:
             continue
         for sample in family.samples:
-            if sample.name.endswith("_total"):
+            if sample.name.endswith(("_total", "_sum")):
                 found.setdefault(sample.labels["transition"], {})[figure] = sample.value
     return found
 

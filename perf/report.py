@@ -125,18 +125,21 @@ def _costs(found: Measurement) -> Table:
     units = max(found.units, 1)
     table = Table(title=f"{found.workload.name}: what one {unit} costs ({found.units} {unit}s)")
     table.add_column("transition or process")
-    for heading in ("commits", "conflicts", "bytes", "reads", "writes", "CPU ms"):
+    for heading in ("commits", "conflicts", "bytes", "reads", "writes", "mean ms", "of it commit", "CPU ms"):
         table.add_column(heading, justify="right")
     ranked = sorted(found.transitions.items(), key=lambda item: -item[1].get("attempts", 0.0))
     for name, use in ranked[:TRANSITIONS_SHOWN]:
         shown = [use.get("commits", 0.0) / units, use.get("conflicts", 0.0) / units]
         weights = [use.get(figure, 0.0) / units for figure in ("bytes", "reads", "writes")]
+        commits = max(use.get("commits", 0.0), 1.0)
+        times_ms = [use.get(figure, 0.0) / commits * 1_000 for figure in ("run_s", "commit_s")]
+        weights += times_ms
         table.add_row(name, *(f"{value:.3f}" for value in shown), *(f"{value:.1f}" for value in weights), "")
     totals = [sum(use.get(figure, 0.0) for use in found.transitions.values()) / units for figure in _TOTALS]
-    table.add_row("all transitions", *(f"{value:.2f}" for value in totals), "", style="bold")
+    table.add_row("all transitions", *(f"{value:.2f}" for value in totals), "", "", "", style="bold")
     for process, seconds in found.cpu_s.items():
-        table.add_row(process, "", "", "", "", "", f"{seconds / units * 1_000:.2f}")
-    table.add_row("(load process)", "", "", "", "", "", f"{found.load_cpu_s / units * 1_000:.2f}", style="dim")
+        table.add_row(process, *[""] * 7, f"{seconds / units * 1_000:.2f}")
+    table.add_row("(load process)", *[""] * 7, f"{found.load_cpu_s / units * 1_000:.2f}", style="dim")
     return table
 
 

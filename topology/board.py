@@ -17,6 +17,8 @@ __all__ = ["Board", "PlainView", "Row", "TableView"]
 
 NOTES_MAX = 6
 """Notes about processes that are shown at once."""
+FRAME_LINES = 6 + NOTES_MAX
+"""Lines of a live table that are not orders: title, borders, heading, summary, notes."""
 REFRESH_HZ = 8
 ENDED = frozenset({"run-completed", "compensation-not-required", "unwind-ended"})
 """Entries after which a run is terminal."""
@@ -150,11 +152,18 @@ class TableView:
         table = Table(title=f"orders, {board.elapsed_s:.1f} s", expand=False, pad_edge=False)
         for heading in ("order", "run", "status", *board.step_ids):
             table.add_column(heading)
-        for row in board.rows.values():
+        for row in self._shown_rows():
             states = [row.steps.get(step, "") for step in board.step_ids]
             table.add_row(row.order, row.run[:8], _styled(row.status), *(_styled(state) for state in states))
-        notes = [Text(note, style="cyan") for note in board.notes[-NOTES_MAX:]]
+        notes = [Text(note, style="cyan", no_wrap=True, overflow="ellipsis") for note in board.notes[-NOTES_MAX:]]
         return Group(table, Text(board.summary), *notes)
+
+    def _shown_rows(self) -> list[Row]:
+        """Return the rows that fit; on a low terminal those that have ended make room for those that have not."""
+        rows = list(self._board.rows.values())
+        room = max(1, self._console.height - FRAME_LINES)
+        leaving = [row for row in rows if row.is_ended][: max(0, len(rows) - room)]
+        return [row for row in rows if row not in leaving][:room]
 
 
 class PlainView:
@@ -170,11 +179,11 @@ class PlainView:
         board, noted, last = self._board, 0, ""
         while True:
             for note in board.notes[noted:]:
-                self._console.print(note, highlight=False)
+                self._console.print(note, highlight=False, markup=False, soft_wrap=True)
             noted = len(board.notes)
             if board.summary != last:
                 last = board.summary
-                self._console.print(f"{board.elapsed_s:5.1f} s  {last}", highlight=False)
+                self._console.print(f"{board.elapsed_s:5.1f} s  {last}", highlight=False, soft_wrap=True)
             with anyio.move_on_after(self._every_s):
                 while len(board.notes) == noted:
                     await board.changed()

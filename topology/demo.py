@@ -103,10 +103,11 @@ async def run_demo(console: Console, folder: Path, orders: list[dict[str, Any]])
     faults += [str(fault) for fault in compare(effects, expected)]
     faults += [f"{problem.check} {problem.key}: {problem.sentence}" for problem in report.problems]
     _tell_one(console, board)
-    console.print(
-        f"\n{board.ended_count} runs ended; the ledger holds {len(effects)} effects, {len(expected)} were due; "
-        f"{report.key_count} keys checked, {report.problem_count} problems; {board.elapsed_s:.1f} s in all.",
-        highlight=False,
+    _say(
+        console,
+        f"\n{board.ended_count} of {len(board.rows)} runs ended; the ledger holds {len(effects)} effects, "
+        f"{len(expected)} were due; {report.key_count} keys checked, {report.problem_count} problems; "
+        f"{board.elapsed_s:.1f} s in all.",
     )
     return Outcome(faults, folder)
 
@@ -160,7 +161,7 @@ async def _kill_in_the_middle(board: Board, launcher: Launcher) -> None:
     while board.done_count < target or not board.running_count:
         await board.changed()
     await launcher.kill(Role.DISPATCHER)
-    board.note(f"{board.running_count} steps were running; their worker goes on, and reports to the next dispatcher")
+    board.note(f"the worker goes on ({board.running_count} running) and reports to the next one")
     await launcher.restart(Role.DISPATCHER)
 
 
@@ -182,9 +183,13 @@ def _effects_of(order: dict[str, Any]) -> tuple[str, ...]:
 def _tell_one(console: Console, board: Board) -> None:
     """Print the history of the run that went through most."""
     row = max(board.rows.values(), key=lambda row: len(row.history))
-    console.print(f"\nThe run of order {row.order} ({row.run}) in words:\n", highlight=False)
+    _say(console, f"\nThe run of order {row.order} ({row.run}) in words:\n")
     for line in tell(row.history):
-        console.print(f"  {line}", highlight=False)
+        _say(console, f"  {line}")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _read_orders(path: Path) -> list[dict[str, Any]]:
@@ -213,10 +218,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"The demo failed. State and logs are in {folder}\n")
         return 1
     if options.keep:
-        console.print(f"State and logs are in {folder}")
+        _say(console, f"State and logs are in {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)
-    console.print("Everything completed; each effect happened once.")
+    _say(console, "Everything completed; each effect happened once.")
     return 0
 
 

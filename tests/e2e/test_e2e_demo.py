@@ -1,0 +1,123 @@
+"""The demo and the benchmarks as a newcomer runs them, and both from a fresh clone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from rich.console import Console
+
+from perf.figures import cpu_seconds, percentile, read_transitions, subtract, summary
+from perf.harness import Pace, measure_all
+from perf.report import next_path, print_report, scene, write_report
+from perf.workloads import WORKLOADS
+from topology.process import clean_environment
+
+ROOT = Path(__file__).parent.parent.parent
+DEMO_S_MAX = 120.0
+CLONE_S_MAX = 900.0
+CLONE_VARIABLE = "RYUSEN_FRESH_CLONE"
+TINY = Pace(warm_s=0.0, seconds=20.0, count_max=4)
+
+
+async def _run(arguments: list[str], folder: Path, seconds_max: float) -> subprocess.CompletedProcess[bytes]:
+    with anyio.fail_after(seconds_max):
+        return await anyio.run_process(
+            arguments, cwd=folder, env=clean_environment({}), stderr=subprocess.STDOUT, check=False
+        )
+
+
+async def test_the_demo_kills_a_dispatcher_and_completes_everything(tmp_path: Path) -> None:
+    """Would catch a demo that no longer shows what the README promises."""
+    done = await _run([sys.executable, "-m", "topology.demo"], ROOT, DEMO_S_MAX)
+    told = done.stdout.decode()
+    assert done.returncode == 0, told
+    for words in ("killed with -9", "25 of 25 runs ended", "in words", "The function returned", "0 problems"):
+        assert words in told
+    assert "FAULT" not in told
+
+
+async def test_the_demo_says_when_something_is_not_so(tmp_path: Path) -> None:
+    """Would catch a demo that ends well whatever happened: here an order that no step can read."""
+    orders = tmp_path / "orders.jsonl"
+    line = {"sku": "A", "quantity": 1, "price_cents": 100}
+    lines = [{"id": "good", "customer": "A", "lines": [line]}, {"id": "bad", "customer": 7, "lines": [line]}]
+    orders.write_text("".join(json.dumps(order) + "\n" for order in lines))
+    done = await _run([sys.executable, "-m", "topology.demo", "--orders", str(orders)], ROOT, DEMO_S_MAX)
+    told = done.stdout.decode()
+    assert done.returncode == 1, told
+    assert "FAULT: run" in told
+    assert "of order bad is failed" in told
+
+
+@pytest.mark.parametrize("topology", ["bare", "demo"])
+async def test_each_benchmark_runs_in_small(topology: str, tmp_path: Path) -> None:
+    """HOUSE 14: every workload of the table, a few units each, so that no benchmark rots."""
+    workloads = [workload for workload in WORKLOADS if workload.topology == topology]
+    found = await measure_all(workloads, tmp_path / "site", TINY, settings={})
+    assert [measurement.workload for measurement in found] == workloads
+    for measurement in found:
+        assert measurement.errors == {}
+        assert measurement.unfinished == 0
+        assert measurement.accepted == measurement.offered >= TINY.count_max
+        assert measurement.acknowledgement_ms.count == measurement.accepted
+        assert measurement.transitions["accept_event"]["commits"] == measurement.accepted
+        if measurement.workload.awaits_run:
+            assert measurement.runs == measurement.accepted
+            assert measurement.run_ms is not None
+            assert measurement.run_ms.count == measurement.runs
+            assert measurement.transitions["accept_success"]["commits"] == 3 * measurement.runs
+    report = scene("embedded", {}, TINY, 0.0, found)
+    path = next_path(tmp_path, "abcdef123456")
+    write_report(report, path)
+    assert path.name == "001-abcdef1.json"
+    assert json.loads(path.read_bytes())["commit"] == report.commit
+    assert next_path(tmp_path, "abcdef123456").name == "002-abcdef1.json"
+    with (tmp_path / "shown").open("w") as shown:
+        print_report(report, Console(file=shown, width=200))
+    assert workloads[0].name in (tmp_path / "shown").read_text()
+
+
+def test_figures_are_what_they_are_called() -> None:
+    """Would catch a percentile or a difference of counters that is off by one."""
+    values = [float(value) for value in range(1, 101)]
+    assert [percentile(values, share) for share in (0.5, 0.95, 0.99, 1.0)] == [50, 95, 99, 100]
+    assert percentile([7.0], 0.5) == 7.0
+    assert summary(values[::-1]).p95 == 95
+    assert str(percentile([], 0.5)) == "nan"
+    text = (
+        "# TYPE ryusen_transition_commits_total counter\n"
+        'ryusen_transition_commits_total{transition="accept_event"} 5.0\n'
+        "# TYPE ryusen_transition_attempts_total counter\n"
+        'ryusen_transition_attempts_total{transition="accept_event"} 6.0\n'
+        'ryusen_transition_attempts_total{transition="idle"} 2.0\n'
+    )
+    after = read_transitions(text)
+    assert after == {"accept_event": {"commits": 5.0, "attempts": 6.0}, "idle": {"attempts": 2.0}}
+    before = {"accept_event": {"commits": 1.0, "attempts": 1.0}, "idle": {"attempts": 2.0}}
+    assert subtract(after, before) == {"accept_event": {"commits": 4.0, "attempts": 5.0}}
+    assert cpu_seconds(os.getpid()) > 0
+
+
+@pytest.mark.skipif(
+    os.environ.get(CLONE_VARIABLE) != "1",
+    reason=f"{CLONE_VARIABLE} is not 1: a fresh clone makes its own virtual environment, which takes minutes",
+)
+async def test_a_fresh_clone_shows_the_demo_and_passes_tests(tmp_path: Path) -> None:
+    """Would catch anything that works only in the folder it was written in."""
+    clone = tmp_path / "clone"
+    cloned = await _run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(clone)], tmp_path, 60)
+    assert cloned.returncode == 0, cloned.stdout.decode()
+    demo = await _run(["make", "demo"], clone, CLONE_S_MAX)
+    assert demo.returncode == 0, demo.stdout.decode()
+    assert "each effect happened once" in demo.stdout.decode()
+    planned = await _run(["make", "-n", "test"], clone, 60)
+    assert b"-m pytest" in planned.stdout
+    tests = ["tests/unit", "tests/conformance", "tests/e2e/test_topology.py", "tests/e2e/test_e2e_cli.py"]
+    tested = await _run([".venv/bin/python", "-m", "pytest", "-q", *tests], clone, CLONE_S_MAX)
+    assert tested.returncode == 0, tested.stdout.decode()[-4_000:]
