@@ -13,13 +13,11 @@ from collections.abc import Callable
 import anyio
 from anyio.abc import TaskGroup
 
-from keyspace.errors import KeyspaceError
 from keyspace.layout import BELL_APP
 from keyspace.limits import CLAIM_ITEMS_MAX
 from keyspace.queue.pointers import DuePointer, due_in_application
 from keyspace.records.work import Direction
 from keyspace.store.api import Watch
-from keyspace.store.errors import StoreError
 from keyspace.tx import Tx
 from services.dispatcher.claiming import Claim, Claimer
 from services.dispatcher.options import CLAIM_STARTS, DUE_PAGE_ITEMS, LINGER_MS, RETRY_MS
@@ -28,6 +26,7 @@ from services.dispatcher.session import WorkerSession
 from services.dispatcher.work_effects import WorkEffects
 from services.lanes.alarm import Alarm, Bell
 from services.lanes.clearing import clear_past_pointers
+from services.lanes.deferral import is_passing
 from services.lanes.duebook import DueBook, LaneOf, Scan
 
 __all__ = ["Pump", "seats_for_turn"]
@@ -133,10 +132,11 @@ class Pump:
             if self._bell.has_rung or self._book.scan_due_in_ms(now_ms) == 0:
                 await self._scan(group)
             await self._claim_due_lanes()
-        except (StoreError, KeyspaceError) as error:
+        except Exception as error:
             log.warning(
                 "work cannot be looked for",
                 extra={"workspace": self._work.workspace, "application": self._application, "error": repr(error)},
+                exc_info=None if is_passing(error) else error,
             )
             return RETRY_MS
         return self._idle_ms()

@@ -25,7 +25,9 @@ def choose_seats(places: Iterable[Place[S]], limit: int) -> list[S]:
         places: sessions that serve the lane and take work.
         limit: seats wanted, at least 0.
     """
-    heap = [(-place.free_count, order, place.session) for order, place in enumerate(places) if place.free_count > 0]
+    # The order is unique, so that sessions themselves are never compared.
+    free = [place for place in places if place.free_count > 0]
+    heap = [(-place.free_count, order, place.session) for order, place in enumerate(free)]
     heapq.heapify(heap)
     chosen: list[S] = []
     turn = len(heap)

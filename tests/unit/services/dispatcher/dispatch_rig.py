@@ -111,6 +111,7 @@ class FakeWorker:
         if self.closed is None:
             self.closed = (code, reason)
             self.has_closed.set()
+            self._to_worker.close()
 
     # -- the worker's side
 
@@ -126,6 +127,14 @@ class FakeWorker:
                         del self._to_worker.messages[index]
                         return frame
                 await self._to_worker.arrival()
+
+    async def next_frame(self) -> ServerFrame:
+        """Return the next frame of any kind.
+
+        Raises:
+            PeerGone: the dispatcher closed the connection.
+        """
+        return await self._to_worker.take()
 
     def heard(self) -> list[ServerFrame]:
         """Return what has come and was not looked at."""

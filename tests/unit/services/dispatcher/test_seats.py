@@ -28,6 +28,13 @@ def test_the_freest_session_comes_first(free: dict[str, int], limit: int, chosen
     assert "".join(seats) == chosen
 
 
+def test_sessions_are_never_compared_with_each_other() -> None:
+    """A full session before free ones made two of them stand equal in the order, and the claim failed on comparing them."""
+    full, first, second = object(), object(), object()
+    places = [Place(full, 0), Place(first, 3), Place(second, 2)]
+    assert choose_seats(places, 9) == [first, second, first, second, first]
+
+
 @pytest.mark.parametrize(
     ("free", "is_contended", "seats"),
     [(0, False, 0), (0, True, 0), (1, True, 1), (5, True, 3), (5, False, 5), (500, False, 64), (500, True, 64)],
