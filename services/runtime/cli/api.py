@@ -156,7 +156,9 @@ class Api:
         if parts.scheme not in _SCHEMES or not parts.netloc:
             raise click.UsageError(f"the address must look like http://host:port, not {self.url!r}")
         base = urlunsplit((_SCHEMES[parts.scheme], parts.netloc, parts.path.rstrip("/"), "", ""))
-        return httpx.Client(base_url=base, headers=headers, timeout=TIMEOUT_S)
+        # How requests travel is the caller's to say; the command line itself leaves it open, tests do not.
+        transport = click.get_current_context().find_object(httpx.BaseTransport)
+        return httpx.Client(base_url=base, headers=headers, timeout=TIMEOUT_S, transport=transport)
 
     def _unreachable(self, error: httpx.TransportError) -> Refused:
         return Refused(f"no answer from {self.url}: {error or type(error).__name__}", is_passing=True)

@@ -79,15 +79,15 @@ def create_key(role: str, label: str, is_json: bool, **where: str) -> None:
 def list_keys(is_json: bool, **where: str) -> None:
     """List the workspace's keys, revoked ones included."""
     api = _api(where)
-    answer = api.ask("GET", api.path("keys"))
+    found = api.read(api.path("keys"))["items"]
     if is_json:
-        print_json(answer)
+        print_json(found)
         return
     print_table(
         ("key", "role", "label", "created", "revoked"),
         [
             (one["key"], one["role"], one["label"], instant(one["created_at_ms"]), instant(one["revoked_at_ms"]))
-            for one in msgspec.json.decode(answer)["items"]
+            for one in found
         ],
         empty="there are no keys",
     )
