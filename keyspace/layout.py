@@ -17,7 +17,7 @@ from keyspace.records import event, run, system, tenancy, work
 from keyspace.records.codec import Empty, IntCodec, RawCodec, RecordCodec, StampCodec, TextCodec
 from keyspace.records.work import Lane
 from keyspace.store.api import KeyRange
-from keyspace.tuple_layer import pack_int, pack_str, strinc, unpack
+from keyspace.tuple_layer import pack_int, pack_str, range_of, unpack
 
 __all__ = [
     "LEAVES",
@@ -201,12 +201,12 @@ INSTANCE_WORK: Leaf[str] = Leaf(
 )  # fmt: skip
 
 LEAVES: tuple[Leaf[Any], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Leaf))
-_BY_HEAD: dict[tuple[bool, int], list[Leaf[Any]]] = {}
+_BY_HEAD: dict[tuple[bool, int, int], list[Leaf[Any]]] = {}
 for _leaf in LEAVES:
     _shared = isinstance(_leaf.shape[0], int)
     _code = _leaf.shape[0] if isinstance(_leaf.shape[0], int) else _leaf.shape[1]
     assert isinstance(_code, int)
-    _BY_HEAD.setdefault((_shared, _code), []).append(_leaf)
+    _BY_HEAD.setdefault((_shared, _code, len(_leaf.shape)), []).append(_leaf)
 
 
 def identify(data: bytes) -> tuple[Leaf[Any], tuple[Any, ...]] | None:
@@ -217,18 +217,19 @@ def identify(data: bytes) -> tuple[Leaf[Any], tuple[Any, ...]] | None:
         return None
     shared = bool(raw) and isinstance(raw[0], int)
     code = raw[0] if shared else (raw[1] if len(raw) > 1 else None)
-    for leaf in _BY_HEAD.get((shared, code), []) if isinstance(code, int) else []:
+    for leaf in _BY_HEAD.get((shared, code, len(raw)), []) if isinstance(code, int) else []:
         try:
-            return leaf, leaf.parse(data)
+            values = leaf.restore(raw)
         except ValueError:
             continue
+        # A key that holds the same elements in other bytes is none that `at` builds, so nobody would ever find it.
+        return (leaf, values) if leaf.pack(values) == data else None
     return None
 
 
 def workspace_range(workspace: str) -> KeyRange:
     """Return the range of every key of one workspace; the shared indexes name it besides."""
-    prefix = pack_str(workspace)
-    return KeyRange(prefix, strinc(prefix))
+    return range_of(pack_str(workspace))
 
 
 def shared_range() -> KeyRange:

@@ -13,13 +13,24 @@ from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from keyspace.store.api import KeyRange
-from keyspace.tuple_layer import COMMIT_STAMP_BYTES, pack_bytes, pack_int, pack_stamp, pack_str, strinc, unpack
+from keyspace.tuple_layer import (
+    COMMIT_STAMP_BYTES,
+    STAMP_BYTES,
+    Element,
+    pack_bytes,
+    pack_int,
+    pack_stamp,
+    pack_str,
+    range_of,
+    unpack,
+)
 
 __all__ = ["Codec", "ElementType", "Id", "Int", "Key", "Leaf", "Name", "Stamp", "Text"]
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 PREFIX_CACHE_ITEMS = 8_192
+ID_BYTES = 16
 
 
 class Codec(Protocol[R]):
@@ -45,29 +56,46 @@ class ElementType:
 
     label: str
     pack: Callable[[Any], bytes]
-    restore: Callable[[Any], Any]
+    restore: Callable[[Element], Any]
+    """Returns the element as transitions know it; raises ValueError for one of another type."""
 
 
 def _pack_id(value: str) -> bytes:
     return pack_bytes(bytes.fromhex(value))
 
 
-def _same(value: Any) -> Any:
+def _restore_str(value: Element) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not a text")
     return value
 
 
-def _restore_id(value: bytes) -> str:
+def _restore_int(value: Element) -> int:
+    if not isinstance(value, int):
+        raise ValueError("not an integer")
+    return value
+
+
+def _restore_id(value: Element) -> str:
+    if not isinstance(value, bytes) or len(value) != ID_BYTES:
+        raise ValueError("not an id")
     return value.hex()
 
 
-Name = ElementType("name", pack_str, _same)
+def _restore_stamp(value: Element) -> bytes:
+    if not isinstance(value, bytes) or len(value) != STAMP_BYTES:
+        raise ValueError("not a versionstamp")
+    return value
+
+
+Name = ElementType("name", pack_str, _restore_str)
 """A caller's name: workspace, application, function, event, binding, step id."""
-Text = ElementType("text", pack_str, _same)
+Text = ElementType("text", pack_str, _restore_str)
 """A word of our own."""
-Int = ElementType("int", pack_int, _same)
+Int = ElementType("int", pack_int, _restore_int)
 Id = ElementType("id", _pack_id, _restore_id)
 """Sixteen bytes; 32 hexadecimal digits outside the key."""
-Stamp = ElementType("stamp", pack_stamp, _same)
+Stamp = ElementType("stamp", pack_stamp, _restore_stamp)
 """A commit versionstamp of ten bytes and two that order entries inside one transaction."""
 
 
@@ -159,8 +187,7 @@ class Leaf(Generic[R]):
 
     def span(self, *values: Any) -> KeyRange:
         """Return the range of every key whose leading elements are `values`."""
-        prefix = self._tail(values) if len(values) >= self.cached else self.pack(values)
-        return KeyRange(prefix, strinc(prefix))
+        return range_of(self._tail(values) if len(values) >= self.cached else self.pack(values))
 
     def stamped(self, *values: Any, order: int = 0) -> tuple[bytes, int]:
         """Return a key with a placeholder for its stamp, and the stamp's offset.
@@ -178,14 +205,20 @@ class Leaf(Generic[R]):
         Raises:
             ValueError: `data` is not a key of this leaf.
         """
-        raw = unpack(data)
-        if len(raw) != len(self.shape):
+        return self.restore(unpack(data))
+
+    def restore(self, elements: tuple[Element, ...]) -> tuple[Any, ...]:
+        """Return the typed elements of an unpacked key.
+
+        Raises:
+            ValueError: they are not those of a key of this leaf.
+        """
+        if len(elements) != len(self.shape):
             raise ValueError(f"not a key of {self.name}")
         values = []
-        for part, value in zip(self.shape, raw, strict=True):
-            if isinstance(part, int):
-                if part != value or isinstance(value, str | bytes):
-                    raise ValueError(f"not a key of {self.name}")
-            else:
+        for part, value in zip(self.shape, elements, strict=True):
+            if isinstance(part, ElementType):
                 values.append(part.restore(value))
+            elif part != value:
+                raise ValueError(f"not a key of {self.name}")
         return tuple(values)

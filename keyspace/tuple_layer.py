@@ -8,6 +8,8 @@ Source: apple/foundationdb design/tuple.md.
 
 from __future__ import annotations
 
+from keyspace.store.api import KeyRange
+
 __all__ = [
     "COMMIT_STAMP_BYTES",
     "STAMP_BYTES",
@@ -19,7 +21,7 @@ __all__ = [
     "pack_int",
     "pack_stamp",
     "pack_str",
-    "strinc",
+    "range_of",
     "unpack",
 ]
 
@@ -95,12 +97,13 @@ def escaped_bytes(value: bytes) -> int:
     return len(value) + value.count(0) + 2
 
 
-def strinc(prefix: bytes) -> bytes:
-    """Return the first key after all that begin with `prefix`."""
-    stripped = prefix.rstrip(b"\xff")
-    if not stripped:
-        raise ValueError("no key follows a prefix of only 0xff bytes")
-    return stripped[:-1] + bytes((stripped[-1] + 1,))
+def range_of(packed: bytes) -> KeyRange:
+    """Return the range of a packed tuple and of every tuple that goes on from it.
+
+    The end is the byte 0xff, with which no element begins. The next key in byte order would be too far: a text that ends
+    here and a text that goes on with a NUL begin with the same bytes, and that NUL's second byte is 0xff.
+    """
+    return KeyRange(packed, packed + b"\xff")
 
 
 def _unpack_terminated(data: bytes, start: int) -> tuple[bytes, int]:
