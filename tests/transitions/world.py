@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from keyspace.clock import VirtualClock
@@ -211,8 +212,9 @@ class World:
             found = await self.read(lambda tx: claims.vested_items(tx, workspace, lane, limit=1))
             if not found:
                 return count
-            item = found[0]
-            await self.run("expand_event", lambda tx, item=item: expand_event(tx, workspace, item.target, item.item_id))
+            event_id, item_id = found[0].target, found[0].item_id
+            chunk = partial(expand_event, workspace=workspace, event_id=event_id, item_id=item_id)
+            await self.run("expand_event", chunk)
         raise AssertionError(f"fan-out did not end in {ROUNDS_MAX} chunks of {BINDING_PAGE_ITEMS}")
 
     async def start_run(

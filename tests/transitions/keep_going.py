@@ -1,0 +1,419 @@
+"""A small deployment that is always taken to its end: one server process that may stop at any commit, and one worker.
+
+`Story` tells what clients do and how the workflow functions and their callbacks behave; `Deployment` performs it through
+the real transitions, restarting the server process whenever it stops. What a restart cannot touch lives in `Outside`: the
+worker's memory and the effects its callbacks had.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from world import INSTANCE_ID, LEASE_MS, EagerClock, manifest
+
+from keyspace.assignment import Assignment, load_assignment
+from keyspace.fsck import check_keyspace
+from keyspace.keyspace import Keyspace
+from keyspace.layout import ATTEMPT, ITEM, READY, RUN, bucket_of, identify, shard_of_workspace
+from keyspace.lifecycle import AttemptState, ItemState
+from keyspace.limits import SHARDS
+from keyspace.queue import claims
+from keyspace.queue.items import Seat
+from keyspace.queue.leases import expired_leases
+from keyspace.queue.pointers import clear_due_pointer, due_in_application, due_in_shard
+from keyspace.records.run import FailureRecord, RetryRecord, RunRecord
+from keyspace.records.work import Direction, ItemRecord, Lane, LaneKind, WorkKind, server_lane
+from keyspace.store.api import Store
+from keyspace.store.fault import FaultStore, ProcessStopped
+from keyspace.store.fault_plan import FaultPlan
+from keyspace.transitions.accept_declaration import Declaration, accept_declaration
+from keyspace.transitions.accept_event import Submission, accept_event
+from keyspace.transitions.accept_failure import accept_failure
+from keyspace.transitions.accept_success import accept_success
+from keyspace.transitions.activate_routing import activate_routing
+from keyspace.transitions.authorize_start import authorize_start
+from keyspace.transitions.complete_run import complete_run
+from keyspace.transitions.create_workspace import create_workspace
+from keyspace.transitions.expand_event import expand_event
+from keyspace.transitions.fail_run import fail_run
+from keyspace.transitions.lease_items import Delivery, lease_items
+from keyspace.transitions.lose_lease import lose_lease
+from keyspace.transitions.open_session import RecordedStart, open_session, recorded_starts
+from keyspace.transitions.prove_not_started import prove_not_started
+from keyspace.transitions.publish_manifest import publish_manifest
+from keyspace.transitions.target_not_found import target_not_found
+from keyspace.transitions.work import Accepted, Replayed, Stale, Work
+from keyspace.tx import Tx
+
+__all__ = ["STORY", "Deployment", "Outside", "Story", "StoryEvent"]
+
+T = TypeVar("T")
+
+TURNS_MAX = 300
+POINTERS_MAX = 1_000
+VALUE_BYTES_MAX = 262_144
+RETRY = RetryRecord(attempts=2, initial_ms=1_000, coefficient=2.0, cap_ms=60_000)
+
+
+@dataclass(frozen=True)
+class StoryEvent:
+    """A submission that its client repeats until it is answered."""
+
+    workspace: str
+    name: str
+    event_id: str
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class Story:
+    """What there is and what happens. A function is the list of its steps; an upper-case step fails for good."""
+
+    workspaces: tuple[str, ...]
+    functions: dict[str, tuple[str, ...]]
+    events: tuple[StoryEvent, ...]
+
+
+STORY = Story(
+    ("acme", "beta"),
+    {
+        # `retried` fails its first attempt; FOR_GOOD fails whatever is tried.
+        "plain": ("one", "retried", "three"),
+        "failing": ("one", "two", "FOR_GOOD"),
+        # `late` goes silent until it is Unknown; the first start of `unsent` never reaches the worker.
+        "odd": ("late", "unsent"),
+    },
+    (
+        StoryEvent("acme", "plain", "a1" * 16, key="k1"),
+        StoryEvent("acme", "plain", "a2" * 16, key="k1"),
+        StoryEvent("acme", "odd", "a3" * 16),
+        StoryEvent("beta", "failing", "b1" * 16, key="k1"),
+        StoryEvent("beta", "nobody", "b2" * 16),
+    ),
+)
+
+
+@dataclass
+class Outside:
+    """What survives every stop of the server: the worker's memory and the world its callbacks act on."""
+
+    running: dict[str, Work] = field(default_factory=dict)
+    finished: dict[str, tuple[Work, bytes | FailureRecord]] = field(default_factory=dict)
+    effects: list[tuple[str, str, int]] = field(default_factory=list)
+    done_once: set[tuple[str, str]] = field(default_factory=set)
+    connection: int = 0
+    answers: dict[str, str] = field(default_factory=dict)
+
+    def once(self, *what: str) -> bool:
+        """Whether this is the first time that `what` is asked for."""
+        is_first = what not in self.done_once
+        self.done_once.add(what)  # type: ignore[arg-type]
+        return is_first
+
+
+class Deployment:
+    """One server process after another over the same store."""
+
+    def __init__(self, story: Story, open_store: Callable[[], Store], plan: FaultPlan, clock: EagerClock) -> None:
+        self.story = story
+        self.plan = plan
+        self.clock = clock
+        self.outside = Outside()
+        self.restart_count = 0
+        self.commit_count = 0
+        self._open_store = open_store
+        self._sessions: dict[str, str] = {}
+        self.open()
+
+    def open(self) -> None:
+        """Start a server process."""
+        self.store = FaultStore(self._open_store(), self.plan, clock=self.clock)
+        rng = random.Random(self.restart_count)
+        self.keyspace = Keyspace(self.store, clock=self.clock, prefix=b"\x15\x01", rng=rng)
+
+    async def run(self) -> None:
+        """Take the whole story to its end, whatever stops."""
+        await self._surviving(self._define)
+        await self._surviving(self._submit_all)
+        await self._surviving(self._to_the_end)
+
+    async def _surviving(self, chapter: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await chapter()
+                self.commit_count += self.store.commit_count
+                self.store.commit_count = 0
+                return
+            except ProcessStopped:
+                self.restart_count += 1
+                await self.store.inner.close()
+                self._sessions.clear()
+                self.open()
+
+    async def transact(self, name: str, body: Callable[[Tx], Awaitable[T]]) -> T:
+        return await self.keyspace.transact(name, body)
+
+    # -- the clients
+
+    async def _define(self) -> None:
+        spec = manifest("shop", {name: [name] for name in self.story.functions})
+        for workspace in self.story.workspaces:
+            await self.transact("create_workspace", partial(create_workspace, name=workspace))
+
+            async def publish(tx: Tx, ws: str = workspace) -> int:
+                return (await publish_manifest(tx, ws, spec, published_by="story"))[0].generation
+
+            generation = await self.transact("publish_manifest", publish)
+
+            async def activate(tx: Tx, ws: str = workspace, generation: int = generation) -> int:
+                return (await activate_routing(tx, ws, {"shop": generation}, activated_by="story"))[0].generation
+
+            assert await self.transact("activate_routing", activate) == 1
+
+    async def _submit_all(self) -> None:
+        for event in self.story.events:
+            submission = Submission(event.name, b'{"n":1}', {"order": "7"}, None, event.key)
+
+            async def submit(tx: Tx, event: StoryEvent = event, submission: Submission = submission) -> str:
+                accepted = await accept_event(
+                    tx, event.workspace, submission, event_id=event.event_id, accepted_by="story"
+                )
+                return accepted.event_id
+
+            answer = await self.transact("accept_event", submit)
+            assert self.outside.answers.setdefault(event.event_id, answer) == answer
+
+    # -- the server and its worker
+
+    async def _to_the_end(self) -> None:
+        for _ in range(TURNS_MAX):
+            moved = [await self._turn(workspace) for workspace in self.story.workspaces]
+            if not any(moved) and not await self._recover() and not await self._sleep():
+                return
+        raise AssertionError(f"the story has not ended after {TURNS_MAX} turns")
+
+    async def _turn(self, workspace: str) -> bool:
+        if workspace not in self._sessions:
+            await self._hello(workspace)
+        moved = await self._deliver_results(workspace)
+        moved |= await self._fan_out(workspace)
+        now_bucket = bucket_of(self.clock.now_ms())
+        pointers = await self.transact(
+            "due_in_application",
+            lambda tx: due_in_application(
+                tx, workspace, "shop", from_bucket=0, to_bucket=now_bucket, limit=POINTERS_MAX
+            ),
+        )
+        for bucket, _, lane in pointers:
+            deliveries = await self._lease(workspace, lane)
+            for delivery in deliveries:
+                moved = True
+                await self._work(workspace, delivery)
+            if not deliveries and bucket < now_bucket:
+                await self._clear(workspace, lane, bucket)
+        return moved
+
+    async def _clear(self, workspace: str, lane: Lane, bucket: int) -> None:
+        """Do as a dispatcher does with a pointer that leads to nothing."""
+        await self.transact("clear_due_pointer", lambda tx: clear_due_pointer(tx, workspace, lane, bucket))
+
+    async def _hello(self, workspace: str) -> None:
+        """Connect; what the worker neither runs nor has finished never started."""
+        self.outside.connection += 1
+        connection = self.outside.connection
+        session = f"session-{connection}"
+        await self.transact(
+            "open_session",
+            lambda tx: open_session(
+                tx,
+                workspace,
+                instance_id=INSTANCE_ID,
+                application="shop",
+                session=session,
+                release="r1",
+                connection=connection,
+            ),
+        )
+        starts = await self.transact("recorded_starts", lambda tx: recorded_starts(tx, workspace, INSTANCE_ID))
+        for start in starts:
+            if start.token not in self.outside.running and start.token not in self.outside.finished:
+                await self._prove(workspace, start, session)
+        self._sessions[workspace] = session
+
+    async def _prove(self, workspace: str, start: RecordedStart, session: str) -> None:
+        await self.transact(
+            "prove_not_started",
+            lambda tx: prove_not_started(tx, workspace, INSTANCE_ID, *start, session=session),
+        )
+
+    async def _fan_out(self, workspace: str) -> bool:
+        shard, now_bucket = shard_of_workspace(workspace), bucket_of(self.clock.now_ms())
+        pointers = await self.transact(
+            "due_in_shard",
+            lambda tx: due_in_shard(
+                tx, LaneKind.FANOUT, shard, from_bucket=0, to_bucket=now_bucket, limit=POINTERS_MAX
+            ),
+        )
+        mine = [bucket for bucket, owner, _ in pointers if owner == workspace]
+        if not mine:
+            return False
+        lane = server_lane(LaneKind.FANOUT)
+        found = await self.transact("claim", lambda tx: claims.vested_items(tx, workspace, lane, limit=8))
+        if not found and mine[0] < now_bucket:
+            await self._clear(workspace, lane, mine[0])
+        for item in found:
+
+            async def expand(tx: Tx, item: ItemRecord = item) -> bool:
+                return (await expand_event(tx, workspace, item.target, item.item_id)).is_complete
+
+            await self.transact("expand_event", expand)
+        return bool(found)
+
+    async def _lease(self, workspace: str, lane: Lane) -> list[Delivery]:
+        seats = [Seat(self._sessions[workspace], INSTANCE_ID, "r1", self.keyspace.mint())]
+        tried: dict[str, Seat] = {}
+        return await self.transact(
+            "lease_items", lambda tx: lease_items(tx, workspace, lane, seats, lease_ms=LEASE_MS, tried=tried)
+        )
+
+    async def _work(self, workspace: str, delivery: Delivery) -> None:
+        item, run = delivery.item, delivery.run
+        assert item.token is not None
+        work = Work(item.kind, item.target, item.step_id, item.item_id, item.token, item.generation)
+        if work.kind is WorkKind.COMPENSATION:
+            await self.transact("target_not_found", lambda tx: target_not_found(tx, workspace, work))
+        elif work.kind is WorkKind.CALLBACK:
+            await self._callback(workspace, work, item.ordinal)
+        elif run.function != "odd" or not self.outside.once(run.run_id, "first pass is lost"):
+            assignment = await self.transact("load_assignment", lambda tx: load_assignment(tx, workspace, run, None))
+            await self._pass(workspace, work, run, assignment)
+
+    async def _pass(self, workspace: str, work: Work, run: RunRecord, assignment: Assignment) -> None:
+        """What the function does: the next step of its list, or its end; nothing is held over from an earlier pass."""
+        settled = {step.step_id: step for step in assignment.settled}
+        steps = self.story.functions[run.function]
+        unsettled = next((step_id for step_id in steps if step_id not in settled), None)
+        failure = next((step.failure for step in assignment.settled if step.failure is not None), None)
+        if failure is not None:
+            await self.transact("fail_run", lambda tx: fail_run(tx, workspace, work, failure))
+        elif unsettled is not None:
+            declaration = Declaration(unsettled, RETRY)
+            await self.transact("accept_declaration", lambda tx: accept_declaration(tx, workspace, work, declaration))
+        else:
+            output = b",".join(settled[step_id].value or b"" for step_id in steps)
+            await self.transact(
+                "complete_run", lambda tx: complete_run(tx, workspace, work, output, value_bytes_max=VALUE_BYTES_MAX)
+            )
+
+    async def _callback(self, workspace: str, work: Work, ordinal: int) -> None:
+        assert work.step_id is not None
+        session = self._sessions[workspace]
+        verdict = await self.transact(
+            "authorize_start",
+            lambda tx: authorize_start(
+                tx, workspace, work, session=session, instance_id=INSTANCE_ID, release="r1", lease_ms=LEASE_MS
+            ),
+        )
+        if isinstance(verdict, Stale):
+            return
+        if work.step_id == "unsent" and self.outside.once(work.run_id, "the start frame is lost"):
+            del self._sessions[workspace]
+            return
+        self.outside.running[work.token] = work
+        self.outside.effects.append((work.run_id, work.step_id, work.generation))
+        if work.step_id == "late":
+            return
+        self._finish(work, ordinal)
+        await self._deliver_results(workspace)
+
+    def _finish(self, work: Work, ordinal: int) -> None:
+        assert work.step_id is not None
+        fails = work.step_id.isupper() or (work.step_id == "retried" and ordinal == 1)
+        outcome = FailureRecord(category="application", message="no") if fails else work.step_id.encode()
+        del self.outside.running[work.token]
+        self.outside.finished[work.token] = (work, outcome)
+
+    async def _deliver_results(self, workspace: str) -> bool:
+        """Send what is finished, in whatever session; what was silent speaks once its attempt is Unknown."""
+        for work in list(self.outside.running.values()):
+            if await self._is_unknown(workspace, work):
+                self._finish(work, 1)
+        sent = False
+        for token, (work, outcome) in list(self.outside.finished.items()):
+            run = await self.transact("read", lambda tx, w=work: tx.load(RUN.at(workspace, w.run_id)))  # type: ignore[misc]
+            if run is None:
+                continue
+            verdict = await self._send(workspace, work, outcome)
+            assert isinstance(verdict, Accepted | Replayed), (work, verdict)
+            del self.outside.finished[token]
+            sent = True
+        return sent
+
+    async def _is_unknown(self, workspace: str, work: Work) -> bool:
+        assert work.step_id is not None
+        key = ATTEMPT.at(workspace, work.run_id, Direction.FORWARD, work.step_id, work.generation)
+        attempt = await self.transact("read", lambda tx: tx.load(key))
+        return attempt is not None and attempt.state is AttemptState.UNKNOWN
+
+    async def _send(self, workspace: str, work: Work, outcome: bytes | FailureRecord) -> Accepted | Replayed | Stale:
+        if isinstance(outcome, bytes):
+            return await self.transact(
+                "accept_success",
+                lambda tx: accept_success(tx, workspace, work, outcome, value_bytes_max=VALUE_BYTES_MAX),
+            )
+        return await self.transact(
+            "accept_failure", lambda tx: accept_failure(tx, workspace, work, outcome, is_retryable=True)
+        )
+
+    async def _recover(self) -> bool:
+        bucket = bucket_of(self.clock.now_ms())
+        recovered = False
+        for shard in range(SHARDS):
+            entries = await self.transact(
+                "expired_leases",
+                lambda tx, s=shard: expired_leases(tx, s, before_bucket=bucket, limit=64),  # type: ignore[misc]
+            )
+            for entry in entries:
+
+                async def lose(tx: Tx, workspace: str = entry.workspace, item_id: str = entry.item_id) -> bool:
+                    return (await lose_lease(tx, workspace, item_id)).name != "NOT_LOST"
+
+                recovered |= await self.transact("lose_lease", lose)
+        return recovered
+
+    async def _sleep(self) -> bool:
+        """Let time pass until something vests or expires; say whether anything will."""
+        instants = []
+        for workspace in self.story.workspaces:
+            span = ITEM.span(workspace)
+            rows = await self.transact("read", lambda tx, s=span: tx.page(s, limit=1_000))  # type: ignore[misc]
+            for _, value in rows:
+                item = ITEM.codec.decode(value)
+                instants.append(item.vesting_ms if item.state is ItemState.READY else item.expires_at_ms or 0)
+        if not instants:
+            return bool(self.outside.running or self.outside.finished)
+        self.clock.advance(max(0, min(instants) - self.clock.now_ms()))
+        return True
+
+    # -- what has become of it all
+
+    async def stored(self) -> dict[bytes, bytes]:
+        """Return every key and value there is."""
+        prefix = self.keyspace.prefix
+        raw = self.store.inner.begin()
+        rows = await raw.get_range(prefix, prefix + b"\xff", limit=1_000_000)
+        raw.cancel()
+        return {key[len(prefix) :]: value for key, value in rows}
+
+    async def check(self) -> None:
+        """Fail unless the keyspace is sound, everything has ended and every effect happened exactly once."""
+        report = await check_keyspace(self.keyspace)
+        assert not report.problems, "\n".join(str(problem) for problem in report.problems)
+        leaves = {found[0] for key in await self.stored() if (found := identify(key))}
+        assert ITEM not in leaves and READY not in leaves, "no work is left"
+        assert len(self.outside.effects) == len(set(self.outside.effects)), "an attempt ran twice (C6)"
+        assert not self.outside.running and not self.outside.finished
