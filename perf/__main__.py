@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 import tempfile
@@ -14,7 +13,7 @@ import anyio
 from rich.console import Console
 
 from perf.harness import Measurement, Pace, measure_all
-from perf.report import RESULTS, next_path, print_report, scene, write_report
+from perf.report import RESULTS, look_before, next_path, print_report, scene, write_report
 from perf.workloads import WORKLOADS, workload_named
 
 CONSOLE_CHARS = 150
@@ -37,8 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     pace = TINY if options.tiny else Pace(warm_s=options.warm, seconds=options.seconds)
     workloads = WORKLOADS if not options.only else tuple(workload_named(name) for name in options.only)
-    load_average = os.getloadavg()[0]
     folder = Path(tempfile.mkdtemp(prefix="ryusen-perf-"))
+
+    before = look_before(folder)
 
     async def run() -> list[Measurement]:
         return await measure_all(workloads, folder, pace, store=options.store, settings={})
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = anyio.run(run)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    report = scene(options.store or "embedded (LMDB)", {}, pace, load_average, found)
+    report = scene(options.store or "embedded (LMDB)", {}, pace, before, found)
     print_report(report, Console(width=None if sys.stdout.isatty() else CONSOLE_CHARS))
     if options.record:
         path = next_path(RESULTS, report.commit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from topology.ports import HOST
 from topology.process import Process
 from topology.tables import Role, topology_named
 
-__all__ = ["Measurement", "Pace", "measure_all"]
+__all__ = ["Beside", "Measurement", "Pace", "measure_all"]
 
 APP_FOLDER = Path(__file__).parent
 WORKER_CAPACITY = 128
@@ -89,10 +89,25 @@ class _Site:
     launcher: Launcher
     access: Access
     http: httpx.AsyncClient
+    beside: Beside
+
+
+Beside = Callable[[Launcher], Coroutine[Any, Any, None]]
+"""Something that looks at the processes while a load runs."""
+
+
+async def _nothing(launcher: Launcher) -> None:
+    return
 
 
 async def measure_all(
-    workloads: Iterable[Workload], folder: Path, pace: Pace, *, store: str | None = None, settings: Mapping[str, str]
+    workloads: Iterable[Workload],
+    folder: Path,
+    pace: Pace,
+    *,
+    store: str | None = None,
+    settings: Mapping[str, str],
+    beside: Beside = _nothing,
 ) -> list[Measurement]:
     """Run each workload in turn; those of one topology that follow each other share its processes.
 
@@ -102,6 +117,7 @@ async def measure_all(
         pace: how long each is driven.
         store: another store's address.
         settings: further settings of the servers, by name.
+        beside: runs beside each load, such as a profiler; the figures then include what it costs.
     """
     found: list[Measurement] = []
     for number, (name, group) in enumerate(_grouped(workloads)):
@@ -122,7 +138,7 @@ async def measure_all(
                     )
                 )
             async with httpx.AsyncClient(timeout=10.0, trust_env=False) as http:
-                site = _Site(launcher, access, http)
+                site = _Site(launcher, access, http, beside)
                 found += [await _measure(site, workload, pace, bell) for workload in group]
     return found
 
@@ -153,7 +169,9 @@ async def _measure(site: _Site, workload: Workload, pace: Pace, bell: str) -> Me
         bell=bell if workload.awaits_run else None,
         count_max=pace.count_max,
     )
-    result = await _drive(spec)
+    async with anyio.create_task_group() as group:
+        group.start_soon(site.beside, site.launcher, name="beside")
+        result = await _drive(spec)
     await _come_to_rest(site)
     run_ms, completed_per_s, unfinished = await _runs(site, workload, result)
     cpu_after, transitions_after = _cpu(site.launcher), await _transitions(site)

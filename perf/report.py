@@ -6,22 +6,45 @@ import os
 import platform
 import re
 import subprocess
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from perf.figures import Summary
+from perf.figures import Summary, percentile
 from perf.harness import Measurement, Pace
 
-__all__ = ["Report", "next_path", "print_report", "scene", "write_report"]
+__all__ = ["Before", "Report", "look_before", "next_path", "print_report", "scene", "write_report"]
 
 RESULTS = Path(__file__).parent / "results"
 _NUMBERED = re.compile(r"(\d{3})-.*\.json")
 TRANSITIONS_SHOWN = 12
+SYNC_PROBES = 40
+BLOCK_BYTES = 4_096
+
+
+class Before(NamedTuple):
+    """The machine just before a run: without it no figure can be compared with another day's."""
+
+    load_average: float
+    sync_ms: float
+
+
+def look_before(folder: Path) -> Before:
+    """Return the machine's load, and how long a synced write takes in `folder`."""
+    latencies_ms = []
+    with (folder / "sync-probe").open("wb", buffering=0) as file:
+        for _ in range(SYNC_PROBES):
+            file.write(os.urandom(BLOCK_BYTES))
+            begun_s = time.perf_counter()
+            os.fdatasync(file.fileno())
+            latencies_ms.append((time.perf_counter() - begun_s) * 1_000)
+    return Before(os.getloadavg()[0], percentile(latencies_ms, 0.5))
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +57,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         machine: kind of processor, kernel.
         python: the interpreter.
         load_average: over the minute before the run, from which other tenants of the machine show.
+        sync_ms: how long the disk took to sync one written block just before, the median of many.
         store: the engine under the keyspace.
         settings: settings that are not the defaults.
         pace: how long each workload was driven.
@@ -46,13 +70,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     python: str
     load_average: float
+    sync_ms: float
     store: str
     settings: dict[str, str]
     pace: Pace
     measurements: list[Measurement]
 
 
-def scene(store: str, settings: dict[str, str], pace: Pace, load_average: float, found: list[Measurement]) -> Report:
+def scene(store: str, settings: dict[str, str], pace: Pace, before: Before, found: list[Measurement]) -> Report:
     """Return the report of `found` with everything that is known about where it was measured."""
     return Report(
         recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -62,7 +87,8 @@ def scene(store: str, settings: dict[str, str], pace: Pace, load_average: float,
         if platform.system() == "Linux"
         else platform.platform(),
         python=platform.python_version(),
-        load_average=load_average,
+        load_average=before.load_average,
+        sync_ms=before.sync_ms,
         store=store,
         settings=settings,
         pace=pace,
@@ -86,7 +112,7 @@ def print_report(report: Report, console: Console) -> None:
     """Show the figures."""
     console.print(
         f"{report.recorded_at}  commit {report.commit}  {report.cores} cores ({report.machine})  Python {report.python}  "
-        f"store {report.store}  load average before {report.load_average:.2f}",
+        f"store {report.store}  before: load average {report.load_average:.2f}, disk sync {report.sync_ms:.2f} ms",
         highlight=False,
     )
     console.print(_rates(report.measurements))

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from perf.figures import cpu_seconds, percentile, read_transitions, subtract, summary
 from perf.harness import Pace, measure_all
-from perf.report import next_path, print_report, scene, write_report
+from perf.profile import read_samples, show_profile
+from perf.report import look_before, next_path, print_report, scene, write_report
 from perf.workloads import WORKLOADS
 from topology.process import clean_environment
 
@@ -72,7 +73,7 @@ async def test_each_benchmark_runs_in_small(topology: str, tmp_path: Path) -> No
             assert measurement.run_ms is not None
             assert measurement.run_ms.count == measurement.runs
             assert measurement.transitions["accept_success"]["commits"] == 3 * measurement.runs
-    report = scene("embedded", {}, TINY, 0.0, found)
+    report = scene("embedded", {}, TINY, look_before(tmp_path), found)
     path = next_path(tmp_path, "abcdef123456")
     write_report(report, path)
     assert path.name == "001-abcdef1.json"
@@ -102,6 +103,25 @@ def test_figures_are_what_they_are_called() -> None:
     before = {"accept_event": {"commits": 1.0, "attempts": 1.0}, "idle": {"attempts": 2.0}}
     assert subtract(after, before) == {"accept_event": {"commits": 4.0, "attempts": 5.0}}
     assert cpu_seconds(os.getpid()) > 0
+
+
+def test_samples_are_ranked_by_function_and_area(tmp_path: Path) -> None:
+    """Would catch a profile that counts a recursive function twice or gives a callee's time to nobody."""
+    profile = read_samples(
+        [
+            "main (a/services/dispatcher/pump.py:1);twice (a/keyspace/tx.py:5);twice (a/keyspace/tx.py:6) 3",
+            "main (a/services/dispatcher/pump.py:1) 1",
+            "[native] 2",
+        ]
+    )
+    assert profile.sample_count == 6
+    assert profile.own == {"twice (keyspace/tx.py)": 3, "main (dispatcher/pump.py)": 1, "[native]": 2}
+    assert profile.with_callees["twice (keyspace/tx.py)"] == 3
+    assert profile.with_callees["main (dispatcher/pump.py)"] == 4
+    assert profile.areas == {"keyspace": 3, "services.dispatcher": 1, "(other)": 2}
+    with (tmp_path / "shown").open("w") as shown:
+        show_profile(profile, Console(file=shown, width=120), "dispatcher")
+    assert "50.0%" in (tmp_path / "shown").read_text()
 
 
 @pytest.mark.skipif(

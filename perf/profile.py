@@ -1,0 +1,153 @@
+"""Where the time goes: `python -m perf.profile` samples a process under load with py-spy and ranks what it saw.
+
+A sample belongs to the function that was running (own) and to each function on the stack (with callees). Idle threads are
+not sampled. Areas group own samples by the part of the system the code is in, so that the ranking says whose the time is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from rich.console import Console
+from rich.table import Table
+
+from perf.harness import Pace, measure_all
+from perf.workloads import WORKLOADS, workload_named
+from topology.launcher import Launcher
+from topology.tables import Role
+
+__all__ = ["Profile", "read_samples", "show_profile"]
+
+RATE_HZ = 200
+ROWS_SHOWN = 25
+GRACE_S = 30.0
+_FRAME = re.compile(r"(?P<function>.+) \((?P<file>[^():]+)(?::\d+)?\)")
+_AREAS = (
+    ("keyspace/store", "keyspace.store"),
+    ("keyspace/transitions", "keyspace.transitions"),
+    ("keyspace/queue", "keyspace.queue"),
+    ("keyspace/records", "keyspace.records"),
+    ("keyspace/", "keyspace"),
+    ("services/dispatcher", "services.dispatcher"),
+    ("services/lanes", "services.lanes"),
+    ("services/fanout", "services.fanout"),
+    ("services/gateway", "services.gateway"),
+    ("services/runtime", "services.runtime"),
+    ("ryusen/", "ryusen (SDK)"),
+    ("perf/", "perf"),
+    ("websockets/", "websockets"),
+    ("uvicorn/", "uvicorn"),
+    ("starlette/", "starlette"),
+    ("anyio/", "anyio"),
+    ("asyncio/", "asyncio"),
+)
+
+
+@dataclass(slots=True)
+class Profile:
+    """What was sampled.
+
+    Attributes:
+        sample_count: samples of threads that were not idle.
+        own: by function, samples in which it was running.
+        with_callees: by function, samples in which it was on the stack.
+        areas: by part of the system, own samples.
+    """
+
+    sample_count: int = 0
+    own: Counter[str] = field(default_factory=Counter)
+    with_callees: Counter[str] = field(default_factory=Counter)
+    areas: Counter[str] = field(default_factory=Counter)
+
+
+def read_samples(lines: Iterable[str]) -> Profile:
+    """Read collapsed stacks: frames from the outermost to the running one, by semicolons, then a count."""
+    profile = Profile()
+    for line in lines:
+        stack, _, count = line.rpartition(" ")
+        frames = [_named(frame) for frame in stack.split(";") if frame]
+        if not frames:
+            continue
+        samples = int(count)
+        profile.sample_count += samples
+        function, area = frames[-1]
+        profile.own[function] += samples
+        profile.areas[area] += samples
+        for name in {name for name, _ in frames}:
+            profile.with_callees[name] += samples
+    return profile
+
+
+def _named(frame: str) -> tuple[str, str]:
+    """Return a frame's function, with the end of its path, and its area."""
+    match = _FRAME.fullmatch(frame)
+    if match is None:
+        return frame, "(other)"
+    path = match["file"]
+    area = next((name for part, name in _AREAS if part in path), "(other)")
+    return f"{match['function']} ({'/'.join(path.split('/')[-2:])})", area
+
+
+def show_profile(profile: Profile, console: Console, title: str) -> None:
+    """Print the areas and the functions, the costliest first."""
+    total = max(profile.sample_count, 1)
+    areas = Table(title=f"{title}: {profile.sample_count} samples, own time by area")
+    areas.add_column("area")
+    areas.add_column("share", justify="right")
+    for area, samples in profile.areas.most_common():
+        areas.add_row(area, f"{samples / total:.1%}")
+    console.print(areas)
+    for heading, counts in (("own time", profile.own), ("time with callees", profile.with_callees)):
+        table = Table(title=f"{title}: {heading}")
+        table.add_column("function")
+        table.add_column("share", justify="right")
+        for function, samples in counts.most_common(ROWS_SHOWN):
+            table.add_row(function, f"{samples / total:.1%}")
+        console.print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one workload, sample one process of it, print the ranking."""
+    parser = argparse.ArgumentParser(prog="python -m perf.profile", description=__doc__)
+    parser.add_argument("--workload", default=WORKLOADS[-1].name, help="a row of the table (%(default)s)")
+    parser.add_argument("--role", type=Role, default=Role.DISPATCHER, choices=list(Role), help="(%(default)s)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="seconds sampled (%(default)s)")
+    parser.add_argument("--raw", type=Path, help="keep the collapsed stacks here")
+    options = parser.parse_args(arguments)
+    folder = Path(tempfile.mkdtemp(prefix="ryusen-profile-"))
+    raw = options.raw or folder / "stacks"
+    pace = Pace(warm_s=2.0, seconds=options.seconds)
+
+    async def sample(launcher: Launcher) -> None:
+        await anyio.sleep(pace.warm_s)
+        process = launcher.process(options.role)
+        command = ["py-spy", "record", "--pid", str(process.pid), "--duration", str(int(options.seconds))]
+        command += ["--rate", str(RATE_HZ), "--format", "raw", "--output", str(raw)]
+        command[0] = str(Path(sys.executable).with_name(command[0]))
+        with anyio.fail_after(options.seconds + GRACE_S):
+            await anyio.run_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    async def run() -> None:
+        await measure_all([workload_named(options.workload)], folder, pace, settings={}, beside=sample)
+
+    try:
+        anyio.run(run)
+        profile = read_samples(raw.read_text().splitlines())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    show_profile(profile, Console(), f"{options.role} under {options.workload}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
