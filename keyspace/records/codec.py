@@ -18,6 +18,7 @@ from keyspace.tuple_layer import STAMP_BYTES
 __all__ = ["CODECS", "Empty", "IntCodec", "RawCodec", "Record", "RecordCodec", "StampCodec"]
 
 R = TypeVar("R", bound="Record")
+INT_BYTES = 8
 Upcaster = Callable[[list[Any]], list[Any]]
 _encoder = msgspec.json.Encoder()
 
@@ -63,7 +64,8 @@ class RecordCodec(Generic[R]):
             if version == self.version:
                 return self._decoder.decode(memoryview(data)[1:])
             return self._decode_old(version, data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
+            # An upcaster that meets what no release has written fails in its own way; it is damage all the same.
             raise CorruptRecord(record=self.label, reason=str(error)) from error
 
     def _decode_old(self, version: int, data: bytes) -> R:
@@ -144,10 +146,16 @@ class IntCodec:
 
     def encode(self, record: int) -> bytes:
         """Return the 8 bytes."""
-        return record.to_bytes(8, "little", signed=True)
+        return record.to_bytes(INT_BYTES, "little", signed=True)
 
     def decode(self, data: bytes) -> int:
-        """Return the integer."""
+        """Return the integer.
+
+        Raises:
+            CorruptRecord: not eight bytes.
+        """
+        if len(data) != INT_BYTES:
+            raise CorruptRecord(record=self.label, reason="not eight bytes", bytes=len(data))
         return int.from_bytes(data, "little", signed=True)
 
 
