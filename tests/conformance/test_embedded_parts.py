@@ -17,13 +17,20 @@ from keyspace.store.engine import Engine
 from keyspace.store.errors import NotCommitted
 from keyspace.store.lmdb_engine import SHARED_BYTES, LmdbEngine
 from keyspace.store.memory_engine import MemoryEngine
+from perf.store_engines.sqlite_engine import SqliteEngine
+from perf.store_engines.workload import TRANSACTIONS_A_RUN, drive
 
 SEEDS = range(5)
 LETTERS = [bytes([letter]) for letter in b"abcdefgh"]
 STEMS = [b"", b"a", b"k" * (SHARED_BYTES - 1), b"k" * SHARED_BYTES, b"k" * (SHARED_BYTES + 30), b"m" * 2_000]
 """Short keys, and keys on both sides of where the file's engine begins to share rows."""
 
-ENGINES: dict[str, Callable[[Path], Engine]] = {"memory": lambda folder: MemoryEngine(), "lmdb": LmdbEngine}
+ENGINES: dict[str, Callable[[Path], Engine]] = {
+    "memory": lambda folder: MemoryEngine(),
+    "lmdb": LmdbEngine,
+    "sqlite": SqliteEngine,
+}
+"""The last one is only measured against the others, and must do the same work to be."""
 
 
 def drawn_key(rng: random.Random) -> bytes:
@@ -167,3 +174,11 @@ async def test_backoff_grows_with_jitter_up_to_a_second() -> None:
         assert all(0 <= delay < bound for delay in slept)
         assert max(slept) > 0.9 * bound
         assert min(slept) < 0.1 * bound, "full jitter begins at nothing"
+
+
+async def test_the_engines_workload_runs() -> None:
+    """The comparison of engines is run by hand and must not rot in between."""
+    figures = await drive(memory_store(clock=VirtualClock()), process=0, concurrency=2, duration_s=0.02)
+    assert figures.run_count >= 2
+    assert len(figures.commit_ms) == figures.run_count * TRANSACTIONS_A_RUN
+    assert figures.conflict_count == 0
