@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 
@@ -26,6 +27,8 @@ log = logging.getLogger("services.runtime.dev.worker")
 
 EXIT_CODE_FAULT = 4
 STANDARD_INPUT = 0
+ORPHAN_S = 5.0
+"""How long a worker whose server is gone tries to deliver what it has finished."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,6 +70,9 @@ def _end_with_parent() -> None:
     # Nothing is ever written to it: the read returns when the other end is closed, however its process ended. Past the
     # buffered stream, whose lock this thread would still hold while the interpreter ends.
     os.read(STANDARD_INPUT, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    # A server that is started again soon still gets the results; one that is not must not leave a worker behind.
+    time.sleep(ORPHAN_S)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
