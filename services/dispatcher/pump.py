@@ -143,21 +143,23 @@ class Pump:
 
     def _idle_ms(self) -> float:
         now_ms = self._keyspace.clock.now_ms()
-        if self._bell.has_rung:
+        if self._bell.has_rung or any(self._has_room(key) for key in self._book.due_lanes(now_ms)):
             return 0
         scan_ms = self._book.scan_due_in_ms(now_ms)
         # A page that was full asks for another scan at once; what it named has to be claimed first.
         delays: list[float] = [scan_ms if scan_ms > 0 else RETRY_MS]
-        instant_ms = self._book.next_instant_ms()
-        if instant_ms is not None and self._has_room():
-            delays.append(max(0, instant_ms - now_ms))
+        instant_ms = self._book.next_instant_ms(now_ms)
+        if instant_ms is not None:
+            delays.append(instant_ms - now_ms)
         monotonic_ms = self._keyspace.clock.monotonic_ms()
         pauses = (session.core.paused_for_ms(monotonic_ms) for session in self.sessions.values())
         delays += [pause_ms for pause_ms in pauses if pause_ms is not None]
         return min(delays)
 
-    def _has_room(self) -> bool:
-        return any(session.free_count() for session in self.sessions.values())
+    def _has_room(self, key: LaneOf) -> bool:
+        return any(
+            key.lane.function in session.core.functions and session.free_count() for session in self.sessions.values()
+        )
 
     # -- scanning
 

@@ -156,8 +156,8 @@ class FanOutPump:
 
     def _next_ms(self) -> float:
         now_ms = self._keyspace.clock.now_ms()
-        instants = [instant for book in self._books if (instant := book.next_instant_ms()) is not None]
-        return max(0, min(instants, default=now_ms + self._options.rescan_ms) - now_ms)
+        instants = [instant for book in self._books if (instant := book.next_instant_ms(now_ms)) is not None]
+        return min(instants, default=now_ms + self._options.rescan_ms) - now_ms
 
     def _start_turns(self, group: TaskGroup) -> None:
         now_ms = self._keyspace.clock.now_ms()

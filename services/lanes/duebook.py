@@ -100,11 +100,10 @@ class DueBook:
         """Return the lanes to look at now, those that waited longest first."""
         return [key for key, due in self._lanes.items() if self._is_due(due, now_ms)]
 
-    def next_instant_ms(self) -> int | None:
-        """Return the first known instant at which a lane is due, or None; a lane to look at now does not count."""
-        return min(
-            (due.next_ms for due in self._lanes.values() if due.next_ms is not None and not due.is_hot), default=None
-        )
+    def next_instant_ms(self, now_ms: int) -> int | None:
+        """Return the first known instant after `now_ms` at which a lane becomes due, or None; lanes due now do not count."""
+        instants = (due.next_ms for due in self._lanes.values() if due.next_ms is not None and not due.is_hot)
+        return min((instant_ms for instant_ms in instants if instant_ms > now_ms), default=None)
 
     def look(self, key: LaneOf) -> None:
         """Note that a look at the lane begins: a scan that names it meanwhile makes it due again."""

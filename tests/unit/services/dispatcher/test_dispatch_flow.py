@@ -10,6 +10,7 @@ from ryusen.protocol.frames import (
     Bye,
     Declare,
     Drain,
+    Fail,
     Failed,
     Failure,
     GiveBack,
@@ -247,3 +248,58 @@ async def test_declarations_of_unknown_shape_are_refused_not_guessed(rig: Rig) -
     answer = await worker.hear(Settled)
     assert (answer.verdict, answer.code, answer.limit) == ("refused", "step_count", 1)
     assert (await rig.world.get_run(run.run_id)).step_count == 0
+
+
+async def test_a_full_worker_costs_no_scans_beyond_the_bucket(rig: Rig) -> None:
+    """FILLED-IN S5: work that waits for a seat is not asked for again and again; a freed seat takes it at once."""
+    for number in range(3):
+        await rig.world.start_run(payload=str(number).encode())
+    worker = await rig.join(hello(capacity=1))
+    first = await worker.assigned_pass()
+    await rig.until_settled()
+    claims = rig.metric("claims_total", outcome="leased") + rig.metric("claims_total", outcome="empty")
+    for _ in range(4):
+        worker.say(Renew(requests=[first.request]))
+        await rig.pass_time(2_500, step_ms=250)
+    assert rig.metric("claims_total", outcome="leased") + rig.metric("claims_total", outcome="empty") == claims
+    worker.complete(first)
+    await worker.hear(Settled)
+    await worker.assigned_pass()
+
+
+async def test_several_dispatchers_start_apart_and_still_find_the_only_item(world: World) -> None:
+    """ARCHITECTURE 4, "Claims": a random place in the first batches must not delay a lane that has one entry."""
+    async with Rig(world, peers=("d2", "d3")).running() as rig:
+        worker = await rig.join(hello(capacity=4))
+        for number in range(12):
+            await world.start_run(payload=str(number).encode())
+            assign = await worker.assigned_pass()
+            worker.complete(assign)
+            assert (await worker.hear(Settled)).verdict == "accepted"
+        for number in range(12):
+            await world.start_run(payload=str(100 + number).encode())
+        for _ in range(12):
+            worker.complete(await worker.assigned_pass())
+            await worker.hear(Settled)
+    await world.check()
+
+
+async def test_compensation_is_never_behind_forward_work(rig: Rig) -> None:
+    """RFD 2, "Compensation work uses a separate": a forward backlog leaves an unwind its seat; here it is skipped."""
+    failing = await rig.world.start_run()
+    worker = await rig.join(hello(capacity=1))
+    await worker.declare(await worker.assigned_pass())
+    worker.succeed(await worker.start())
+    await worker.hear(Settled)
+    last = await worker.assigned_pass()
+    for number in range(5):
+        await rig.world.start_run(payload=str(number).encode())
+    worker.say(Answer(request=last.request, ref=last.ref, ending=Fail(failure=Failure(category="c", message="m"))))
+    await worker.hear(Settled)
+    undo = await worker.hear(Assign)
+    assert (undo.ref.kind, undo.ref.run, bytes(undo.result or b"")) == ("compensation", failing.run_id, b'"ok"')
+    worker.say(NotFound(request=undo.request, ref=undo.ref))
+    assert (await worker.hear(Settled)).verdict == "accepted"
+    assert (await rig.world.get_run(failing.run_id)).phase is Phase.TERMINAL
+    await worker.assigned_pass()
+    await rig.world.check()

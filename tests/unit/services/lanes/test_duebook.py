@@ -59,9 +59,10 @@ def test_a_lane_is_looked_at_once_for_each_scan_that_names_it() -> None:
     made.look(KEY)
     made.looked(KEY, next_ms=NOW_MS + 333, has_more=False)
     assert made.due_lanes(NOW_MS) == []
-    assert made.next_instant_ms() == NOW_MS + 333
+    assert made.next_instant_ms(NOW_MS) == NOW_MS + 333
     assert made.due_lanes(NOW_MS + 332) == []
     assert made.due_lanes(NOW_MS + 333) == [KEY]
+    assert made.next_instant_ms(NOW_MS + 333) is None, "a lane that is due and has no seat must not make a hot loop"
 
 
 def test_a_scan_during_a_look_is_not_lost() -> None:
@@ -116,7 +117,7 @@ def test_what_is_done_is_forgotten() -> None:
     scanned(made, BUCKET)
     made.forget(KEY)
     assert made.lanes() == []
-    assert made.next_instant_ms() is None
+    assert made.next_instant_ms(NOW_MS) is None
 
 
 def test_the_buckets_of_a_lane_are_bounded() -> None:
