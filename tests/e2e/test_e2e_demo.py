@@ -138,6 +138,12 @@ async def test_a_fresh_clone_shows_the_demo_and_passes_tests(tmp_path: Path) -> 
     assert "each effect happened once" in demo.stdout.decode()
     planned = await _run(["make", "-n", "test"], clone, 60)
     assert b"-m pytest" in planned.stdout
-    tests = ["tests/unit", "tests/conformance", "tests/e2e/test_topology.py", "tests/e2e/test_e2e_cli.py"]
+    tests = [
+        "tests/unit/sdk",
+        "tests/unit/services",
+        "tests/conformance",
+        "tests/e2e/test_topology.py",
+        "tests/e2e/test_e2e_cli.py",
+    ]
     tested = await _run([".venv/bin/python", "-m", "pytest", "-q", *tests], clone, CLONE_S_MAX)
     assert tested.returncode == 0, tested.stdout.decode()[-4_000:]
