@@ -108,6 +108,9 @@ class Budget:
         """Charge a point read that conflicts, or an added read conflict key."""
         self._charge("read", charge_read(key_bytes))
 
-    def range_read(self, begin_bytes: int, end_bytes: int) -> None:
-        """Charge a range read that conflicts. A read that ends early conflicts up to a key of the range instead."""
-        self._charge("range_read", begin_bytes + end_bytes + 24)
+    def range_read(self, begin_bytes: int, end_bytes: int, parts: int = 1) -> None:
+        """Charge a range read that conflicts, `parts` times: the client charges each piece between own writes as the whole.
+
+        A read that ends early conflicts up to a key of the range instead of its end.
+        """
+        self._charge("range_read", parts * (begin_bytes + end_bytes + 24))

@@ -70,12 +70,24 @@ class Tx:
         budget: this attempt's account.
     """
 
-    __slots__ = ("_prefix", "_raw", "budget", "ids", "now_ms", "read_count", "write_count")
+    __slots__ = (
+        "_cleared",
+        "_prefix",
+        "_raw",
+        "_written",
+        "budget",
+        "ids",
+        "now_ms",
+        "read_count",
+        "write_count",
+    )
 
     def __init__(self, raw: Transaction, *, prefix: bytes, budget: Budget, now_ms: int, ids: Ids) -> None:
         """Wrap one store transaction."""
         self._raw = raw
         self._prefix = prefix
+        self._written: list[bytes] = []
+        self._cleared: list[KeyRange] = []
         self.budget = budget
         self.now_ms = now_ms
         self.ids = ids
@@ -136,17 +148,26 @@ class Tx:
     ) -> list[tuple[bytes, bytes]]:
         """Return at most `limit` pairs of logical key and stored value from a range."""
         begin, end = self._prefix + span.begin, self._prefix + span.end
+        parts = 0 if snapshot else self._parts(begin, end)
         if not snapshot:
-            self.budget.range_read(len(begin), len(end))
+            self.budget.range_read(len(begin), len(end), parts)
         self.read_count += 1
         rows = await self._raw.get_range(begin, end, limit=limit, reverse=reverse, snapshot=snapshot)
         if rows and not snapshot and len(rows) == limit:
-            longest = max(len(begin), len(end))
-            excess = len(rows[-1][0]) + 1 - longest
+            # A read that ends early conflicts up to its last row instead, which may be longer than the range's own end.
+            excess = len(rows[-1][0]) + 1 - min(len(begin), len(end))
             if excess > 0:
-                self.budget.range_read(0, excess)
+                self.budget.range_read(0, excess, parts)
         skip = len(self._prefix)
         return [(key[skip:], value) for key, value in rows]
+
+    def _parts(self, begin: bytes, end: bytes) -> int:
+        """Return into how many pieces this attempt's own writes may cut a range read; each costs what the whole would."""
+        if not self.write_count:
+            return 1
+        points = sum(1 for key in self._written if begin <= key < end)
+        ranges = sum(1 for cleared in self._cleared if cleared.begin < end and begin < cleared.end)
+        return 1 + 2 * points + ranges
 
     async def load_blob(self, leaf: Leaf[bytes], *at: Any, size_bytes: int, snapshot: bool = False) -> bytes:
         """Return a split value of `size_bytes` whose chunks lie under `leaf` at the elements `at`.
@@ -172,11 +193,15 @@ class Tx:
 
     # -- writes
 
+    def _note(self, data: bytes) -> None:
+        self.write_count += 1
+        self._written.append(data)
+
     def put(self, key: Key[R], record: R) -> None:
         """Write a record."""
         data, value = self._prefix + key.data, key.leaf.codec.encode(record)
         self.budget.set(len(data), len(value))
-        self.write_count += 1
+        self._note(data)
         self._raw.set(data, value)
 
     def put_blob(self, leaf: Leaf[bytes], *at: Any, value: bytes) -> None:
@@ -188,7 +213,7 @@ class Tx:
         """Clear one key."""
         data = self._prefix + key.data
         self.budget.clear(len(data))
-        self.write_count += 1
+        self._note(data)
         self._raw.clear(data)
 
     def remove_range(self, span: KeyRange) -> None:
@@ -196,20 +221,21 @@ class Tx:
         begin, end = self._prefix + span.begin, self._prefix + span.end
         self.budget.clear_range(len(begin), len(end))
         self.write_count += 1
+        self._cleared.append(KeyRange(begin, end))
         self._raw.clear_range(begin, end)
 
     def ring(self, bell: Key[int]) -> None:
         """Change a bell's value, blind, so that those who watch it look."""
         data = self._prefix + bell.data
         self.budget.add(len(data))
-        self.write_count += 1
+        self._note(data)
         self._raw.add(data, 1)
 
     def put_max(self, key: Key[bytes], value: bytes) -> None:
         """Raise a value to at least `value` in byte order, blind."""
         data = self._prefix + key.data
         self.budget.set(len(data), len(value))
-        self.write_count += 1
+        self._note(data)
         self._raw.byte_max(data, value)
 
     def put_stamped(self, leaf: Leaf[R], *before: Any, record: R, order: int = 0) -> None:
@@ -218,7 +244,7 @@ class Tx:
         value = leaf.codec.encode(record)
         data = self._prefix + key
         self.budget.stamped(len(data), len(value))
-        self.write_count += 1
+        self._note(data)
         self._raw.set_versionstamped_key(data, len(self._prefix) + offset, value)
 
     def put_own_stamp(self, key: Key[bytes], order: int = 0) -> None:
@@ -226,14 +252,17 @@ class Tx:
         data = self._prefix + key.data
         value = bytes(COMMIT_STAMP_BYTES) + order.to_bytes(2, "big")
         self.budget.stamped(len(data), len(value))
-        self.write_count += 1
+        self._note(data)
         self._raw.set_versionstamped_value(data, value, 0)
 
     # -- the store's own
 
     def watch(self, key: Key[Any]) -> Watch:
-        """Make a watch that becomes live when this transaction commits."""
-        return self._raw.watch(self._prefix + key.data)
+        """Make a watch that becomes live when this transaction commits; it reads the key."""
+        data = self._prefix + key.data
+        self.budget.read(len(data))
+        self.read_count += 1
+        return self._raw.watch(data)
 
     async def read_version(self) -> int:
         """Return the version this attempt reads at."""
