@@ -7,6 +7,7 @@ transition of the run writes, and reads again after a while in case a notice was
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import anyio
 import msgspec
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from keyspace.errors import Refusal
 from keyspace.layout import HISTORY, RUN
@@ -32,9 +33,13 @@ from services.gateway.types import HistoryEntry, HistoryPage
 
 __all__ = ["REREAD_MS", "follow_history", "get_history"]
 
+log = logging.getLogger(__name__)
+
 REREAD_MS = 5_000
 """How long a stream believes that nothing happened; also how often it says that it lives and asks whether its key does."""
 STREAM_PAGE_ITEMS = 200
+SEND_MS_MAX = 30_000
+"""How long a reader may leave its buffers full before its stream is given to others."""
 ORDINAL_MAX = 2**53
 _encoder = msgspec.json.Encoder()
 
@@ -99,8 +104,14 @@ class _Stream(StreamingResponse):
         self._release = release
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            with anyio.fail_after(SEND_MS_MAX / 1_000):
+                await send(message)
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send_in_time)
+        except* TimeoutError:
+            log.info("a stream's reader takes nothing; its connection is closed")
         finally:
             self._release()
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from http import HTTPStatus
+from typing import Any
 
 import anyio
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["PortUnavailable", "bind", "serve_http"]
+__all__ = ["BoundedHttp", "PortUnavailable", "bind", "serve_http"]
 
 BACKLOG = 1_024
+HEAD_BYTES_MAX = 65_536
+"""Request line and headers of one request, as they travel."""
+HEAD_MS_MAX = 10_000
+"""How long a caller may take to send them, from the connection's begin or the request's first byte."""
+CONNECTIONS_MAX = 20_000
+"""Connections beyond which requests are answered 503 at once: far above the bounds on requests, streams and sessions."""
 KEEP_ALIVE_S = 15
 WEBSOCKET_QUEUE_FRAMES = 32
 WEBSOCKET_BYTES_DEFAULT = 1_024
@@ -28,6 +38,82 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         # Signals belong to the process, which drains all its parts in order.
         yield
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """The HTTP protocol with bounds on a request's head, in bytes and in time, which the server leaves open.
+
+    The body's bounds belong to the application, which knows what it expects.
+    """
+
+    head_ms_max = HEAD_MS_MAX
+    head_bytes_max = HEAD_BYTES_MAX
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Take what the server gives every protocol."""
+        super().__init__(*arguments, **options)
+        self._is_in_head = True
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._end_head()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """Begin the head of a request, the second on a kept connection as well."""
+        super().on_message_begin()
+        if not self._is_in_head:
+            self._head_bytes = 0
+            self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        """End the head."""
+        self._end_head()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Read; a head that does not end within its bytes ends the connection."""
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._is_in_head and self._head_bytes > self.head_bytes_max and not self.transport.is_closing():
+            self._refuse(431, "head_too_large", "The request line and headers are too large.")
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP request in the form that every other refusal has."""
+        self._refuse(400, "malformed_request", msg)
+
+    def _expect_head(self) -> None:
+        self._is_in_head = True
+        self._head_timer = self.loop.call_later(self.head_ms_max / 1_000, self._on_late_head)
+
+    def _end_head(self) -> None:
+        self._is_in_head = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _on_late_head(self) -> None:
+        if not self.transport.is_closing():
+            self._refuse(408, "head_timeout", "The request did not arrive in time.")
+
+    def _refuse(self, status: int, code: str, detail: str) -> None:
+        self._end_head()
+        body = (
+            f'{{"type":"urn:ryusen:problem:{code}","title":"Refused","status":{status},"code":"{code}","detail":"{detail}"}}'
+        ).encode()
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/problem+json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        ).encode()
+        self.transport.write(head + body)
+        self.transport.close()
 
 
 def bind(host: str, port: int, *, setting: str) -> socket.socket:
@@ -78,7 +164,7 @@ async def serve_http(
     """
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedHttp,
         ws="websockets-sansio",
         ws_max_size=websocket_bytes_max,
         ws_max_queue=WEBSOCKET_QUEUE_FRAMES,
@@ -91,6 +177,7 @@ async def serve_http(
         log_config=None,
         access_log=False,
         server_header=False,
+        limit_concurrency=CONNECTIONS_MAX,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, drain_ms // 1_000),
