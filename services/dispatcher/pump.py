@@ -103,22 +103,29 @@ class Pump:
 
     async def run(self) -> None:
         """Lease until the application has had no session for a while."""
-        clock = self._keyspace.clock
-        idle_since_ms: float | None = None
-        async with anyio.create_task_group() as group:
-            while not self._is_ended:
-                if not self.sessions:
-                    idle_since_ms = clock.monotonic_ms() if idle_since_ms is None else idle_since_ms
-                    left_ms = idle_since_ms + LINGER_MS - clock.monotonic_ms()
-                    if left_ms <= 0:
-                        break
-                    await self.alarm.wait(left_ms)
-                    continue
-                idle_since_ms = None
-                delay_ms = await self._turn(group)
-                await self.alarm.wait(delay_ms)
+        try:
+            async with anyio.create_task_group() as group:
+                await self._lease_until_alone(group)
+                self._bell.disarm()
+        finally:
             self._is_ended = True
             self._bell.disarm()
+
+    async def _lease_until_alone(self, group: TaskGroup) -> None:
+        clock = self._keyspace.clock
+        idle_since_ms: float | None = None
+        while not self._is_ended:
+            if self.sessions:
+                idle_since_ms = None
+                await self.alarm.wait(await self._turn(group))
+                continue
+            idle_since_ms = clock.monotonic_ms() if idle_since_ms is None else idle_since_ms
+            left_ms = idle_since_ms + LINGER_MS - clock.monotonic_ms()
+            if left_ms <= 0:
+                # Before anything is awaited, so that no session can join a pump that has ended.
+                self._is_ended = True
+                return
+            await self.alarm.wait(left_ms)
 
     @property
     def is_ended(self) -> bool:

@@ -69,16 +69,22 @@ class FanOutPump:
 
     async def run(self) -> None:
         """Expand events until `drain`."""
-        async with anyio.create_task_group() as group:
-            while not self._is_draining:
-                self._share_out()
-                delay_ms = await self._scan_due_shards(group)
-                if self._is_draining:
-                    break
-                self._start_turns(group)
-                await self._alarm.wait(min(delay_ms, self._next_ms()))
-            for bell in self._bells:
-                bell.disarm()
+        try:
+            async with anyio.create_task_group() as group:
+                while not self._is_draining:
+                    self._share_out()
+                    delay_ms = await self._scan_due_shards(group)
+                    if self._is_draining:
+                        break
+                    self._start_turns(group)
+                    await self._alarm.wait(min(delay_ms, self._next_ms()))
+                self._disarm()
+        finally:
+            self._disarm()
+
+    def _disarm(self) -> None:
+        for bell in self._bells:
+            bell.disarm()
 
     def _share_out(self) -> None:
         owned = owned_shards(self._process_id, self._peers(), range(SHARDS))
