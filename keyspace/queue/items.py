@@ -26,6 +26,7 @@ __all__ = [
     "consume",
     "defer",
     "enqueue",
+    "enqueue_authorized",
     "holds_token",
     "lease",
     "lease_key",
@@ -69,6 +70,26 @@ def enqueue(tx: Tx, workspace: str, item: ItemRecord) -> None:
     """Put a new item into its lane; writes the item, its ready entry and due pointer, and rings when it vests soon."""
     tx.put(ITEM.at(workspace, item.item_id), item)
     _place(tx, workspace, item)
+
+
+def enqueue_authorized(
+    tx: Tx, workspace: str, item: ItemRecord, seat: Seat, now_ms: int, expires_at_ms: int, renew_until_ms: int | None
+) -> ItemRecord:
+    """Write a new item leased and authorized to `seat`: it is never in its lane, has no pointer and rings no bell."""
+    authorized = msgspec.structs.replace(
+        item,
+        state=advance(ITEM_TABLE, item.state, ItemEvent.LEASED_AUTHORIZED),
+        delivery_count=1,
+        token=seat.token,
+        session=seat.session,
+        instance=seat.instance,
+        expires_at_ms=expires_at_ms,
+        authorized_at_ms=now_ms,
+        renew_until_ms=renew_until_ms,
+    )
+    tx.put(ITEM.at(workspace, item.item_id), authorized)
+    tx.put(lease_key(workspace, authorized), None)
+    return authorized
 
 
 def consume(tx: Tx, workspace: str, item: ItemRecord) -> None:

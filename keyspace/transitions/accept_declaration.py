@@ -9,7 +9,7 @@ import msgspec
 from keyspace import history
 from keyspace.errors import Refusal
 from keyspace.history import HistoryKind
-from keyspace.layout import STEP
+from keyspace.layout import ITEM, STEP
 from keyspace.lifecycle import RUN as RUN_TABLE
 from keyspace.lifecycle import STEP as STEP_TABLE
 from keyspace.lifecycle import RunEvent, StepEvent, StepState, advance
@@ -24,15 +24,26 @@ from keyspace.limits import (
     STEPS_MAX,
 )
 from keyspace.records.run import RetryRecord, RunRecord, StepRecord
-from keyspace.records.work import Direction
+from keyspace.records.work import Direction, ItemRecord
 from keyspace.retry import check_retry
 from keyspace.transitions.enqueue_attempt import enqueue_attempt
+from keyspace.transitions.hold import Hold, current_hold, start_held_attempt
 from keyspace.transitions.names import check_name
 from keyspace.transitions.pass_receipt import Pass, answer_digest, decide_pass, settle_pass
-from keyspace.transitions.work import Accepted, Verdict, Work, engine_now_ms, load_pass, operation_id
+from keyspace.transitions.work import Accepted, Replayed, Verdict, Work, engine_now_ms, load_pass, operation_id
 from keyspace.tx import Tx
 
-__all__ = ["FAILURE_RESERVE_BYTES", "Declaration", "accept_declaration", "check_declaration", "check_room"]
+__all__ = [
+    "FAILURE_RESERVE_BYTES",
+    "Declaration",
+    "accept_declaration",
+    "accept_held_declaration",
+    "check_declaration",
+    "check_room",
+    "declaration_digest",
+    "declare",
+    "held_by",
+]
 
 FAILURE_RESERVE_BYTES = FAILURE_MESSAGE_BYTES_MAX + FAILURE_DETAILS_BYTES_MAX + 512
 """Kept free in the replay budget for each declared step, so that its failure can always be recorded."""
@@ -95,7 +106,7 @@ def check_room(run: RunRecord, step: StepRecord | None, declaration: Declaration
 
 
 def new_step(
-    workspace: str, run: RunRecord, earlier: StepRecord | None, declaration: Declaration, work: Work, now_ms: int
+    workspace: str, run: RunRecord, earlier: StepRecord | None, declaration: Declaration, pass_id: str, now_ms: int
 ) -> StepRecord:
     """Return the record of a step declared now; one that had become Obsolete goes on with the next generation."""
     return StepRecord(
@@ -112,36 +123,72 @@ def new_step(
         compensable=declaration.compensable,
         location=declaration.location,
         declared_at_ms=now_ms,
-        declared_by=work.item_id,
+        declared_by=pass_id,
     )
 
 
-async def accept_declaration(tx: Tx, workspace: str, work: Work, declaration: Declaration) -> Verdict:
+async def accept_declaration(
+    tx: Tx, workspace: str, work: Work, declaration: Declaration, *, hold: Hold | None = None
+) -> Verdict:
     """Record the next unresolved step (RFD 2, "Discovery and callback execution are separate work kinds").
 
-    Reads: run, item, step.  Writes: step, attempt, callback item with its index entries and bell, run, history; the
-        discovery item goes.
-    Conflicts: only with this run's other transitions.  Budget: under 8 kB.
-    Idempotent: the run's receipt of the pass.
+    Args:
+        tx: the open transaction.
+        workspace: whose run it is.
+        work: the pass that answers.
+        declaration: the step it met.
+        hold: the session that is to run the step at once, leased and authorized in this transaction; None leaves its work
+            to the queue. A hold whose session is no longer its instance's is as good as none.
+
+    Reads: run, item, step; with a hold the instance.  Writes: step, attempt, callback item with its index entries and bell,
+        run, history; the discovery item goes.
+    Conflicts: only with this run's other transitions.  Budget: under 10 kB.
+    Idempotent: the run's receipt of the pass; the hold's token tells whether the work is this session's.
 
     Raises:
         Refusal: `invalid_name`, `invalid_retry`, `invalid_timeout`, `step_limit`, `replay_budget`, `step_settled`: the pass
             is answered, nothing is mutated, and its lease goes on (FILLED-IN 11, "A refused declaration").
     """
+    verdict, _ = await accept_held_declaration(tx, workspace, work, declaration, hold)
+    return verdict
+
+
+async def accept_held_declaration(
+    tx: Tx, workspace: str, work: Work, declaration: Declaration, hold: Hold | None
+) -> tuple[Verdict, ItemRecord | None]:
+    """Accept a declaration as `accept_declaration` does, and return besides the work that is authorized to the hold."""
     run, item = await load_pass(tx, workspace, work)
-    digest = answer_digest("declare", msgspec.json.encode(declaration))
+    digest = declaration_digest(declaration)
     outcome = decide_pass(run, item, work, digest)
-    if not isinstance(outcome, Pass):
-        return outcome
-    run, item = outcome
+    if isinstance(outcome, Pass):
+        return Accepted(), held_by(hold, await declare(tx, workspace, outcome, declaration, digest, hold))
+    if isinstance(outcome, Replayed) and hold is not None and run is not None and run.item_id is not None:
+        return outcome, held_by(hold, await tx.load(ITEM.at(workspace, run.item_id)))
+    return outcome, None
+
+
+def held_by(hold: Hold | None, item: ItemRecord | None) -> ItemRecord | None:
+    """Return `item` if it is leased under the hold's token."""
+    return item if hold is not None and item is not None and item.token == hold.seat.token else None
+
+
+def declaration_digest(declaration: Declaration) -> str:
+    """Return the digest of the answer that a pass met `declaration`."""
+    return answer_digest("declare", msgspec.json.encode(declaration))
+
+
+async def declare(
+    tx: Tx, workspace: str, accepted: Pass, declaration: Declaration, digest: str, hold: Hold | None
+) -> ItemRecord:
+    """Write an accepted declaration and return its work item. Refuses before it writes anything."""
+    run = accepted.run
     check_declaration(declaration)
     step_key = STEP.at(workspace, run.run_id, declaration.step_id)
     earlier = await tx.load(step_key)
     check_room(run, earlier, declaration)
+    holder = await current_hold(tx, workspace, hold)
     now_ms = engine_now_ms(tx, run)
-    step = new_step(workspace, run, earlier, declaration, work, now_ms)
-    tx.put(step_key, step)
-    callback = enqueue_attempt(tx, workspace, run, step, now_ms, now_ms)
+    step = new_step(workspace, run, earlier, declaration, accepted.item_id, now_ms)
     entry = {
         "step": step.step_id,
         "name": step.name,
@@ -154,6 +201,11 @@ async def accept_declaration(tx: Tx, workspace: str, work: Work, declaration: De
         "location": step.location,
     }
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.STEP_DECLARED, entry))
+    if holder is None:
+        tx.put(step_key, step)
+        callback = enqueue_attempt(tx, workspace, run, step, now_ms, now_ms)
+    else:
+        after, callback = start_held_attempt(tx, workspace, after, step, holder, now_ms)
     after = msgspec.structs.replace(
         after,
         phase=advance(RUN_TABLE, run.phase, RunEvent.PROGRESSED),
@@ -161,5 +213,5 @@ async def accept_declaration(tx: Tx, workspace: str, work: Work, declaration: De
         step_id=step.step_id,
         step_count=run.step_count + (1 if earlier is None else 0),
     )
-    settle_pass(tx, workspace, run, after, item, digest, now_ms)
-    return Accepted()
+    settle_pass(tx, workspace, accepted, after, digest, now_ms)
+    return callback

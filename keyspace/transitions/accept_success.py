@@ -31,13 +31,14 @@ from keyspace.transitions.work import (
     direction_of,
     discovery_item,
     engine_now_ms,
+    following_pass_id,
     load_work,
     release_settlement_token,
     save_run,
 )
 from keyspace.tx import Tx
 
-__all__ = ["accept_success", "unrecordable"]
+__all__ = ["accept_success", "settle_success", "unrecordable"]
 
 
 def unrecordable(run: RunRecord, step_id: str, value_bytes: int, value_bytes_max: int) -> FailureRecord | None:
@@ -83,11 +84,14 @@ async def accept_success(tx: Tx, workspace: str, work: Work, value: bytes, *, va
     failure = unrecordable(outcome.run, outcome.step.step_id, len(value), value_bytes_max)
     if failure is not None:
         return settle_failure(tx, workspace, work, outcome, failure, digest, retry_after_ms=None, is_retryable=False)
-    _settle_success(tx, workspace, work, outcome, value, digest)
+    after = settle_success(tx, workspace, work, outcome, value, digest)
+    item = discovery_item(tx, workspace, after, after.updated_at_ms, item_id=following_pass_id(work))
+    save_run(tx, workspace, outcome.run, msgspec.structs.replace(after, item_id=item.item_id))
     return Accepted()
 
 
-def _settle_success(tx: Tx, workspace: str, work: Work, settling: Settling, value: bytes, digest: str) -> None:
+def settle_success(tx: Tx, workspace: str, work: Work, settling: Settling, value: bytes, digest: str) -> RunRecord:
+    """Write an accepted success and return the run without its next work; the caller gives it some and saves it."""
     run, step, attempt, _ = settling
     now_ms = engine_now_ms(tx, run)
     completion = run.completion_count + 1
@@ -114,7 +118,6 @@ def _settle_success(tx: Tx, workspace: str, work: Work, settling: Settling, valu
     tx.put(COMPLETION.at(workspace, run.run_id, completion), step.step_id)
     consume_attempt_item(tx, workspace, settling)
     after = release_settlement_token(tx, workspace, run, attempt, direction_of(work.kind))
-    item = discovery_item(tx, workspace, after, now_ms)
     entry = {
         "step": step.step_id,
         "attempt": attempt.ordinal,
@@ -125,13 +128,12 @@ def _settle_success(tx: Tx, workspace: str, work: Work, settling: Settling, valu
         "release": attempt.release,
     }
     after = history.append(tx, workspace, after, now_ms, (HistoryKind.STEP_COMPLETED, entry))
-    after = msgspec.structs.replace(
+    return msgspec.structs.replace(
         after,
         phase=advance(RUN_TABLE, run.phase, RunEvent.PROGRESSED),
-        item_id=item.item_id,
+        item_id=None,
         step_id=None,
         completion_count=completion,
         replay_bytes=run.replay_bytes + len(value) + len(step.step_id.encode()) + REPLAY_STEP_BYTES,
         updated_at_ms=now_ms,
     )
-    save_run(tx, workspace, run, after)

@@ -16,7 +16,7 @@ from keyspace.transitions.pass_receipt import Pass, answer_digest, decide_pass, 
 from keyspace.transitions.work import Accepted, Verdict, Work, engine_now_ms, load_pass
 from keyspace.tx import Tx
 
-__all__ = ["complete_run"]
+__all__ = ["complete", "complete_run", "output_digest"]
 
 
 async def complete_run(tx: Tx, workspace: str, work: Work, output: bytes, *, value_bytes_max: int) -> Verdict:
@@ -29,18 +29,30 @@ async def complete_run(tx: Tx, workspace: str, work: Work, output: bytes, *, val
     Idempotent: the run's receipt of the pass.
     """
     run, item = await load_pass(tx, workspace, work)
-    digest = answer_digest("complete", output)
+    digest = output_digest(output)
     outcome = decide_pass(run, item, work, digest)
     if not isinstance(outcome, Pass):
         return outcome
+    await complete(tx, workspace, outcome, output, digest, value_bytes_max=value_bytes_max)
+    return Accepted()
+
+
+def output_digest(output: bytes) -> str:
+    """Return the digest of the answer that the function returned `output`."""
+    return answer_digest("complete", output)
+
+
+async def complete(tx: Tx, workspace: str, accepted: Pass, output: bytes, digest: str, *, value_bytes_max: int) -> None:
+    """Write an accepted completion."""
     if len(output) > value_bytes_max:
         message = f"The function's return value has {len(output)} bytes; the limit is {value_bytes_max}."
         failure = FailureRecord(category=INVALID_RESULT, message=message)
-        return await settle_function_failure(tx, workspace, outcome, failure, digest)
-    run, item = outcome
+        await settle_function_failure(tx, workspace, accepted, failure, digest)
+        return
+    run = accepted.run
     now_ms = engine_now_ms(tx, run)
     tx.put_blob(OUTPUT, workspace, run.run_id, value=output)
-    entry = {"bytes": len(output), "instance": item.instance, "steps": run.step_count}
+    entry = {"bytes": len(output), "instance": accepted.instance, "steps": run.step_count}
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.RUN_COMPLETED, entry))
     after = msgspec.structs.replace(
         after,
@@ -52,5 +64,4 @@ async def complete_run(tx: Tx, workspace: str, work: Work, output: bytes, *, val
         item_id=None,
         step_id=None,
     )
-    settle_pass(tx, workspace, run, after, item, digest, now_ms)
-    return Accepted()
+    settle_pass(tx, workspace, accepted, after, digest, now_ms)

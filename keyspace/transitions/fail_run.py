@@ -14,7 +14,7 @@ from keyspace.transitions.pass_receipt import Pass, answer_digest, decide_pass, 
 from keyspace.transitions.work import Accepted, Verdict, Work, engine_now_ms, load_pass
 from keyspace.tx import Tx
 
-__all__ = ["fail_run", "settle_function_failure"]
+__all__ = ["fail_run", "function_failure_digest", "settle_function_failure"]
 
 
 async def fail_run(tx: Tx, workspace: str, work: Work, failure: FailureRecord) -> Verdict:
@@ -26,20 +26,24 @@ async def fail_run(tx: Tx, workspace: str, work: Work, failure: FailureRecord) -
     Idempotent: the run's receipt of the pass.
     """
     run, item = await load_pass(tx, workspace, work)
-    digest = answer_digest("fail", failure_digest(failure).encode())
+    digest = function_failure_digest(failure)
     outcome = decide_pass(run, item, work, digest)
     if not isinstance(outcome, Pass):
         return outcome
-    return await settle_function_failure(tx, workspace, outcome, bounded_failure(failure), digest)
+    await settle_function_failure(tx, workspace, outcome, bounded_failure(failure), digest)
+    return Accepted()
 
 
-async def settle_function_failure(
-    tx: Tx, workspace: str, accepted: Pass, failure: FailureRecord, digest: str
-) -> Verdict:
+def function_failure_digest(failure: FailureRecord) -> str:
+    """Return the digest of the answer that the function failed with `failure`."""
+    return answer_digest("fail", failure_digest(failure).encode())
+
+
+async def settle_function_failure(tx: Tx, workspace: str, accepted: Pass, failure: FailureRecord, digest: str) -> None:
     """Write an accepted function failure; shared with return values that no record can carry."""
-    run, item = accepted
+    run = accepted.run
     now_ms = engine_now_ms(tx, run)
-    entry = {"failure": history.failure_data(failure), "instance": item.instance, "steps": run.step_count}
+    entry = {"failure": history.failure_data(failure), "instance": accepted.instance, "steps": run.step_count}
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.RUN_FAILED, entry))
     after = msgspec.structs.replace(after, failure=failure)
     after = await begin_unwind(
@@ -51,5 +55,4 @@ async def settle_function_failure(
         empty=RunEvent.FAILED_EMPTY,
         unwinding=RunEvent.FAILED_UNWINDING,
     )
-    settle_pass(tx, workspace, run, after, item, digest, now_ms)
-    return Accepted()
+    settle_pass(tx, workspace, accepted, after, digest, now_ms)

@@ -17,10 +17,17 @@ __all__ = ["Pass", "answer_digest", "decide_pass", "settle_pass"]
 
 
 class Pass(NamedTuple):
-    """The records that an accepted answer goes on with."""
+    """The records that an accepted answer goes on with.
 
+    `before` is the run as this transaction loaded it. `item` is None when the pass follows a result of the same transaction:
+    its work was never queued, only its history and its receipt exist.
+    """
+
+    before: RunRecord
     run: RunRecord
-    item: ItemRecord
+    item_id: str
+    item: ItemRecord | None
+    instance: str | None
 
 
 def answer_digest(ending: str, body: bytes) -> str:
@@ -41,20 +48,19 @@ def decide_pass(run: RunRecord | None, item: ItemRecord | None, work: Work, dige
         return Stale("lease_lost")
     if run.phase is not Phase.RUNNING or run.item_id != item.item_id:
         return Stale("run_not_running")
-    return Pass(run, item)
+    return Pass(run, run, item.item_id, item, item.instance)
 
 
-def settle_pass(
-    tx: Tx, workspace: str, before: RunRecord, after: RunRecord, item: ItemRecord, digest: str, now_ms: int
-) -> RunRecord:
+def settle_pass(tx: Tx, workspace: str, accepted: Pass, after: RunRecord, digest: str, now_ms: int) -> RunRecord:
     """Consume the pass's item and write the run with the receipt; the run generation rises."""
-    items.consume(tx, workspace, item)
+    if accepted.item is not None:
+        items.consume(tx, workspace, accepted.item)
     settled = msgspec.structs.replace(
         after,
-        generation=before.generation + 1,
-        settled_item=item.item_id,
+        generation=accepted.run.generation + 1,
+        settled_item=accepted.item_id,
         settled_answer=digest,
         updated_at_ms=now_ms,
     )
-    save_run(tx, workspace, before, settled)
+    save_run(tx, workspace, accepted.before, settled)
     return settled

@@ -26,8 +26,10 @@ __all__ = [
     "direction_of",
     "discovery_item",
     "engine_now_ms",
+    "following_pass_id",
     "load_pass",
     "load_work",
+    "new_discovery_item",
     "operation_id",
     "release_settlement_token",
     "save_run",
@@ -123,12 +125,25 @@ def save_run(tx: Tx, workspace: str, before: RunRecord | None, after: RunRecord)
         tx.put(RUN_BY_STATUS.at(workspace, after.status, after.created_at_ms, after.run_id), None)
 
 
+def following_pass_id(work: Work) -> str:
+    """Return the id of the discovery work that follows a settled delivery: derived, so that its worker can name it too."""
+    return digest_of("ryusen.following", work.item_id, work.token)
+
+
 def discovery_item(
-    tx: Tx, workspace: str, run: RunRecord, now_ms: int, *, priority: int = PRIORITY_FIRST
+    tx: Tx, workspace: str, run: RunRecord, now_ms: int, *, item_id: str | None = None, priority: int = PRIORITY_FIRST
 ) -> ItemRecord:
-    """Enqueue the run's next discovery work, ready now, and return its item."""
-    item_id = tx.ids.mint()
-    item = ItemRecord(
+    """Enqueue the run's next discovery work, ready now, and return its item; `item_id` is minted when None."""
+    item = new_discovery_item(workspace, run, now_ms, item_id or tx.ids.mint(), priority=priority)
+    items.enqueue(tx, workspace, item)
+    return item
+
+
+def new_discovery_item(
+    workspace: str, run: RunRecord, now_ms: int, item_id: str, *, priority: int = PRIORITY_FIRST
+) -> ItemRecord:
+    """Return the record of the run's next discovery work, not yet written."""
+    return ItemRecord(
         item_id=item_id,
         kind=WorkKind.DISCOVERY,
         lane=application_lane(run.application, run.function).stored,
@@ -142,8 +157,6 @@ def discovery_item(
         repeatable=True,
         enqueued_at_ms=now_ms,
     )
-    items.enqueue(tx, workspace, item)
-    return item
 
 
 def release_settlement_token(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import anyio
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskGroup, TaskStatus
-from ryusen.protocol.frames import PROTOCOL_VERSION, Hello, Refused, ServerFrame, Welcome, encode_frame
+from ryusen.protocol.frames import CONTINUATION, PROTOCOL_VERSION, Hello, Refused, ServerFrame, Welcome, encode_frame
 
 from keyspace.errors import KeyspaceError
 from keyspace.keyspace import Keyspace
@@ -171,7 +171,7 @@ class Dispatcher:
             for held in greeting.adopted:
                 former.core.hand_over(held.request)
             former.close(SUPERSEDED, "session_superseded")
-        await self._send(peer, self._welcome(greeting, workspace))
+        await self._send(peer, self._welcome(greeting, workspace, hello))
         await self._stand(peer, work, hello, greeting)
 
     async def _stand(self, peer: Peer, work: WorkEffects, hello: Hello, greeting: Greeting) -> None:
@@ -185,6 +185,7 @@ class Dispatcher:
             greeting.adopted,
             lease_ms=self._options.lease_ms,
             now_ms=self._keyspace.clock.monotonic_ms(),
+            continues=self._may_continue(hello),
         )
         pump = self._pump(work, hello.application)
         session = WorkerSession(
@@ -233,7 +234,10 @@ class Dispatcher:
 
     # -- answers to hellos
 
-    def _welcome(self, greeting: Greeting, workspace: str) -> Welcome:
+    def _may_continue(self, hello: Hello) -> bool:
+        return self._options.continues and CONTINUATION in hello.features
+
+    def _welcome(self, greeting: Greeting, workspace: str, hello: Hello) -> Welcome:
         options = self._options
         return Welcome(
             session=greeting.session,
@@ -244,6 +248,7 @@ class Dispatcher:
             silence_ms=options.silence_ms,
             value_bytes_max=options.value_bytes_max,
             clock_ms=self._keyspace.clock.now_ms(),
+            continues=self._may_continue(hello),
         )
 
     async def _refuse(self, peer: Peer, refused: Refused) -> None:

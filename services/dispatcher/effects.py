@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ryusen.protocol.frames import ServerFrame
+from ryusen.protocol.frames import Answer, ServerFrame
 
 from services.dispatcher.held import Held
 from services.dispatcher.settlement import SettlementFrame
@@ -21,6 +21,7 @@ __all__ = [
     "Send",
     "Settle",
     "Unstart",
+    "Wait",
 ]
 
 
@@ -47,9 +48,22 @@ class Authorize:
 
 @dataclass(frozen=True)
 class Settle:
-    """Settle what the worker said and hand the answer to `SessionCore.settled`."""
+    """Settle what the worker said and hand the outcome to `SessionCore.settled`.
+
+    With `joint`, the answer of the pass that follows the success `frame`, both in one transaction. `may_hold` says whether
+    the session goes on with the run by itself.
+    """
 
     frame: SettlementFrame
+    joint: Answer | None = None
+    may_hold: bool = False
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Call `SessionCore.waited` with `following` when the answer has had its moment to come."""
+
+    following: str
 
 
 @dataclass(frozen=True)
@@ -95,4 +109,4 @@ class Close:
     reason: str
 
 
-Effect = Send | Load | Authorize | Settle | Renewal | Return | Unstart | Lose | CloseSession | Close
+Effect = Send | Load | Authorize | Settle | Wait | Renewal | Return | Unstart | Lose | CloseSession | Close

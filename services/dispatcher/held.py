@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from ryusen.protocol.frames import WorkRef
+from ryusen.protocol.frames import Answer, Result, WorkRef
 
 from keyspace.records.work import WorkKind
 from keyspace.transitions.lease_items import Delivery
 from keyspace.transitions.work import Work
 
-__all__ = ["Held", "HeldState"]
+__all__ = ["Announced", "Held", "HeldState"]
 
 
 class HeldState(Enum):
@@ -45,6 +45,7 @@ class Held:
         lease_until_ms: when the lease runs out unless renewed, as far as this session knows; monotonic time.
         is_returned: the worker gave it back while its start was being authorized.
         delivery: what was leased; None for work that a hello listed.
+        chain_count: steps that this session has run in a row without the queue, this one included.
     """
 
     request: str
@@ -56,8 +57,26 @@ class Held:
     lease_until_ms: float = 0.0
     is_returned: bool = False
     delivery: Delivery | None = None
+    chain_count: int = 0
 
     @property
     def is_discovery(self) -> bool:
         """Whether it is a pass, which may be repeated."""
         return self.work.kind is WorkKind.DISCOVERY
+
+
+@dataclass
+class Announced:
+    """A success whose worker goes on with the run: held back for a moment, to be accepted together with the answer.
+
+    Attributes:
+        result: the success.
+        chain_count: steps that this session has run in a row without the queue.
+        is_settling: whether the result is being settled, alone or with its answer.
+        answer: the answer that came while the result was being settled alone.
+    """
+
+    result: Result
+    chain_count: int
+    is_settling: bool = False
+    answer: Answer | None = None

@@ -55,6 +55,10 @@ RECOVERY_PAGES_MAX = 1_000
 RECOVERY_CONCURRENCY = 8
 PEER_SHARDS_FACTOR = 5
 """Shards of other live dispatchers are swept this many times less often than one's own."""
+HOLD_MS = 5
+"""How long a success waits for the answer of the pass that follows it. Source: ARCHITECTURE 6, "Continuation"."""
+CONTINUED_STEPS_MAX = 64
+"""Steps that a session runs in a row before the run yields to the queue."""
 CLAIM_STARTS = 3
 """With several dispatchers on a lane, a claim starts in one of this many first batches at random."""
 
@@ -73,6 +77,7 @@ class DispatcherOptions:
         sessions_max: sessions at once.
         concurrency: transactions at once, over all sessions.
         value_bytes_max: the largest result or output, in bytes.
+        continues: whether a session may go on with a run by itself, one transaction a step.
     """
 
     lease_ms: int = LEASE_MS_DEFAULT
@@ -82,6 +87,7 @@ class DispatcherOptions:
     sessions_max: int = 1_000
     concurrency: int = 64
     value_bytes_max: int = PAYLOAD_BYTES_DEFAULT
+    continues: bool = True
 
     @property
     def renew_every_ms(self) -> int:

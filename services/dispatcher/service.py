@@ -33,6 +33,7 @@ def options_of(config: Config) -> DispatcherOptions:
         sessions_max=config.sessions_max,
         concurrency=config.dispatch_concurrency,
         value_bytes_max=config.payload_bytes_max,
+        continues=config.continuation == "on",
     )
 
 

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 from ryusen.protocol.frames import (
     FRAME_BYTES_MAX,
     Assign,
+    Proceed,
     ServerFrame,
     Settled,
     Start,
@@ -24,6 +25,8 @@ from ryusen.protocol.frames import (
     encode_frame,
 )
 
+from keyspace.queue.items import Seat
+from keyspace.transitions.hold import Hold
 from keyspace.transitions.lease_items import Delivery
 from keyspace.transitions.work import Stale
 from services.dispatcher.assigning import load_assign
@@ -39,12 +42,14 @@ from services.dispatcher.effects import (
     Send,
     Settle,
     Unstart,
+    Wait,
 )
 from services.dispatcher.held import Held
 from services.dispatcher.options import (
     CLEANUP_CONCURRENCY,
     CLEANUP_MS_MAX,
     HANDLERS_MAX,
+    HOLD_MS,
     LOADS_MAX,
     OUTBOX_FRAMES_MAX,
     SEND_MS_MAX,
@@ -54,7 +59,7 @@ from services.dispatcher.options import (
 )
 from services.dispatcher.peer import Peer, PeerGone
 from services.dispatcher.session_core import BAD_FRAME, SessionCore
-from services.dispatcher.settlement import SettlementFrame, settle
+from services.dispatcher.settlement import Outcome, settle
 from services.dispatcher.work_effects import WorkEffects
 from services.lanes.deferral import is_passing
 
@@ -216,6 +221,8 @@ class WorkerSession:
                     frame, sent = self._outbox.popleft()
                     if isinstance(frame, Start):
                         self.core.start_leaves(frame.request)
+                    elif isinstance(frame, Proceed):
+                        self.core.start_leaves(frame.following)
                     with anyio.fail_after(SEND_MS_MAX / 1_000):
                         await self._peer.send(encode_frame(frame).decode())
                     if sent is not None:
@@ -270,7 +277,10 @@ class WorkerSession:
             return
         try:
             if isinstance(effect, Settle):
-                await self._settle(effect.frame)
+                await self._settle(effect)
+            elif isinstance(effect, Wait):
+                await self._clock.sleep_ms(HOLD_MS)
+                self._perform(self.core.waited(effect.following))
             elif isinstance(effect, Authorize):
                 await self._authorize(effect.held)
             elif isinstance(effect, Renewal):
@@ -304,15 +314,17 @@ class WorkerSession:
                     self._handler_count += 1
                     await self._do(effect)
 
-    async def _settle(self, frame: SettlementFrame) -> None:
+    async def _settle(self, effect: Settle) -> None:
+        frame = effect.frame
         kind = type(frame).__name__.lower()
-        outcome = await self._try_settle(frame)
-        if isinstance(outcome, Settled):
-            self._work.metrics.settled.labels(kind, outcome.verdict).inc()
-            self._perform(self.core.settled(frame, outcome))
+        outcome = await self._try_settle(effect)
+        if isinstance(outcome, Outcome):
+            verdict = outcome.frame.verdict if isinstance(outcome.frame, Settled) else "accepted"
+            self._work.metrics.settled.labels(kind, verdict).inc()
+            self._perform(self.core.settled(effect, outcome, self._clock.monotonic_ms()))
             return
         self._work.metrics.settle_failures.labels(kind).inc()
-        self._perform(self.core.settled(frame, None))
+        self._perform(self.core.settled(effect, None, self._clock.monotonic_ms()))
         if is_passing(outcome):
             # The worker keeps what it said and says it again in its next session, which may be another dispatcher's.
             self.close(TRY_AGAIN, "store_unavailable")
@@ -322,15 +334,26 @@ class WorkerSession:
                 "a settlement failed", extra={"workspace": self.workspace, "run": frame.ref.run}, exc_info=outcome
             )
 
-    async def _try_settle(self, frame: SettlementFrame) -> Settled | Exception:
-        """Settle, again while only the store is in the way, a bounded number of times; return the answer or the last error."""
+    def _hold(self) -> Hold:
+        core = self.core
+        seat = Seat(core.session, core.instance, core.release, self._work.keyspace.mint())
+        return Hold(seat, self._work.options.lease_ms)
+
+    async def _try_settle(self, effect: Settle) -> Outcome | Exception:
+        """Settle, again while only the store is in the way, a bounded number of times; return the outcome or the last error."""
         pause_ms = SETTLE_PAUSE_MS
+        hold = self._hold() if effect.may_hold else None
         last: Exception = RuntimeError("a settlement was never tried")
         for _ in range(SETTLE_TRIES_MAX):
             try:
                 async with self._limiter:
                     return await settle(
-                        self._work.keyspace, self.workspace, frame, value_bytes_max=self._work.options.value_bytes_max
+                        self._work.keyspace,
+                        self.workspace,
+                        effect.frame,
+                        value_bytes_max=self._work.options.value_bytes_max,
+                        joint=effect.joint,
+                        hold=hold,
                     )
             except Exception as error:  # noqa: BLE001 - told apart by the caller; the session must live
                 last = error
@@ -364,7 +387,9 @@ class WorkerSession:
 
     async def _put_back(self, effect: Effect) -> None:
         work, core = self._work, self.core
-        if isinstance(effect, Return):
+        if isinstance(effect, Settle):
+            await self._try_settle(effect)
+        elif isinstance(effect, Return):
             await work.tried("work cannot be given back", lambda: work.give_back(effect.item_id, effect.token))
         elif isinstance(effect, Lose):
             named = effect.held.work

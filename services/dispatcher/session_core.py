@@ -22,11 +22,14 @@ from ryusen.protocol.frames import (
     Result,
     Settled,
     Start,
+    Succeeded,
     Void,
     WorkerFrame,
 )
 
 from keyspace.limits import RENEW_ITEMS_MAX
+from keyspace.records.work import ItemRecord
+from keyspace.transitions.continue_run import following_pass
 from keyspace.transitions.lease_items import Delivery
 from keyspace.transitions.work import Stale, Verdict
 from services.dispatcher.effects import (
@@ -41,11 +44,12 @@ from services.dispatcher.effects import (
     Send,
     Settle,
     Unstart,
+    Wait,
 )
-from services.dispatcher.held import Held, HeldState
-from services.dispatcher.options import PAUSE_MS_FIRST, PAUSE_MS_MAX
+from services.dispatcher.held import Announced, Held, HeldState
+from services.dispatcher.options import CONTINUED_STEPS_MAX, PAUSE_MS_FIRST, PAUSE_MS_MAX
 from services.dispatcher.refs import ref_of, work_of
-from services.dispatcher.settlement import SettlementFrame
+from services.dispatcher.settlement import Outcome, SettlementFrame
 
 __all__ = ["BAD_FRAME", "NORMAL", "SUPERSEDED", "SessionCore"]
 
@@ -68,7 +72,16 @@ class SessionCore:
         capacity: deliveries it may hold.
     """
 
-    def __init__(self, session: str, hello: Hello, adopted: Iterable[Held], *, lease_ms: int, now_ms: float) -> None:
+    def __init__(
+        self,
+        session: str,
+        hello: Hello,
+        adopted: Iterable[Held],
+        *,
+        lease_ms: int,
+        now_ms: float,
+        continues: bool = False,
+    ) -> None:
         """Begin a session.
 
         Args:
@@ -77,6 +90,7 @@ class SessionCore:
             adopted: the work that the hello listed as running.
             lease_ms: how long a lease lasts.
             now_ms: monotonic time.
+            continues: whether it may go on with a run by itself.
         """
         self.session = session
         self._lease_ms = lease_ms
@@ -89,6 +103,8 @@ class SessionCore:
             held.lease_until_ms = now_ms + lease_ms
         self._reserved: set[str] = set()
         self._settling: set[str] = set()
+        self._announced: dict[str, Announced] = {}
+        self._continues = continues
         self._paused_until_ms = now_ms
         self._pause_ms = PAUSE_MS_FIRST
         self._is_leaving = False
@@ -167,25 +183,70 @@ class SessionCore:
             effects.append(Close(SUPERSEDED, "session_superseded"))
         return effects
 
+    def may_hold(self, frame: SettlementFrame) -> bool:
+        """Whether this session goes on with the run that `frame` is about by itself."""
+        held = self._held.get(frame.request)
+        chain_count = 0 if held is None else held.chain_count
+        return self._continues and not self._is_leaving and chain_count < CONTINUED_STEPS_MAX
+
     def start_leaves(self, request: str) -> None:
         """The start frame goes to the transport now: from here on the effect may have begun."""
         held = self._held.get(request)
         if held is not None and held.state is HeldState.STARTING:
             held.state, held.was_started = HeldState.STARTED, True
 
-    def settled(self, frame: SettlementFrame, answer: Settled | None) -> list[Effect]:
-        """A settlement has its answer; None when it failed and the worker must keep what it has."""
+    def settled(self, effect: Settle, outcome: Outcome | None, now_ms: float) -> list[Effect]:
+        """A settlement has ended; None when it failed and the worker must keep what it has."""
+        frame, joint = effect.frame, effect.joint
         self._settling.discard(frame.request)
         held = self._held.get(frame.request)
-        if answer is None:
+        chain_count = 0 if held is None else held.chain_count
+        announced = self._announced.pop(frame.following, None) if isinstance(frame, Result) else None
+        if outcome is None:
             return []
         if held is not None and held.ref == frame.ref:
-            if answer.verdict == "refused":
+            if (outcome.is_open and not isinstance(frame, Result)) or (
+                isinstance(outcome.frame, Settled) and outcome.frame.verdict == "refused" and joint is None
+            ):
                 held.state = HeldState.STARTED if held.was_started else HeldState.ASSIGNED
             else:
                 del self._held[frame.request]
+        if outcome.is_open and isinstance(frame, Result) and frame.following and effect.may_hold:
+            self._keep_pass(frame, chain_count, now_ms)
+        if outcome.following is not None:
+            self._keep_step(outcome.following, chain_count, now_ms)
         self._pause_ms = PAUSE_MS_FIRST
-        return [Send(answer)]
+        effects: list[Effect] = [Send(outcome.frame)]
+        if announced is not None and announced.answer is not None and joint is None:
+            effects += self._said(announced.answer)
+        return effects
+
+    def _keep_pass(self, result: Result, chain_count: int, now_ms: float) -> None:
+        """The pass behind a success goes on here under a lease of its own."""
+        work = work_of(result.ref)
+        assert work is not None, "a settled result that names nothing"
+        self._held[result.following] = Held(
+            result.following,
+            result.ref,
+            following_pass(work),
+            HeldState.ASSIGNED,
+            lease_until_ms=now_ms + self._lease_ms,
+            chain_count=chain_count,
+        )
+
+    def _keep_step(self, item: ItemRecord, chain_count: int, now_ms: float) -> None:
+        """The declared step is authorized to this session; it begins when `proceed` leaves."""
+        ref = ref_of(item)
+        work = work_of(ref)
+        assert work is not None, "a leased item that nothing can name"
+        self._held[ref.token] = Held(
+            ref.token,
+            ref,
+            work,
+            HeldState.STARTING,
+            lease_until_ms=now_ms + self._lease_ms,
+            chain_count=chain_count + 1,
+        )
 
     def renewed(self, renewal: Renewal, kept: list[bool], now_ms: float) -> list[Effect]:
         """A renewal is done; `kept` says of each lease whether it goes on."""
@@ -244,6 +305,8 @@ class SessionCore:
     def _said(self, frame: SettlementFrame) -> list[Effect]:
         if frame.request in self._settling:
             return []  # repeated while the first one is under way; its answer answers both
+        if isinstance(frame, Answer) and frame.request in self._announced:
+            return self._answered(self._announced[frame.request], frame)
         held = self._held.get(frame.request)
         if held is not None:
             if held.ref != frame.ref:
@@ -252,7 +315,29 @@ class SessionCore:
                 return [Close(BAD_FRAME, "result_before_start")]
             held.state = HeldState.SETTLING
         self._settling.add(frame.request)
-        return [Settle(frame)]
+        may_hold = self.may_hold(frame)
+        if isinstance(frame, Result) and frame.following and isinstance(frame.outcome, Succeeded) and may_hold:
+            self._announced[frame.following] = Announced(frame, 0 if held is None else held.chain_count)
+            return [Wait(frame.following)]
+        return [Settle(frame, may_hold=may_hold)]
+
+    def _answered(self, announced: Announced, answer: Answer) -> list[Effect]:
+        """The answer that an announced success waits for, or one that came while that was being settled alone."""
+        if answer.ref != announced.result.ref:
+            return [Send(Settled(request=answer.request, verdict="stale", code="ref_mismatch"))]
+        if announced.is_settling:
+            announced.answer = answer
+            return []
+        announced.is_settling = True
+        return [Settle(announced.result, joint=answer, may_hold=not self._is_leaving)]
+
+    def waited(self, following: str) -> list[Effect]:
+        """An announced success has waited long enough for its answer: it is settled alone."""
+        announced = self._announced.get(following)
+        if announced is None or announced.is_settling:
+            return []
+        announced.is_settling = True
+        return [Settle(announced.result, may_hold=not self._is_leaving)]
 
     def _renew(self, frame: Renew) -> list[Effect]:
         if len(frame.requests) > RENEW_ITEMS_MAX:
@@ -292,7 +377,9 @@ class SessionCore:
         What runs keeps its lease, because its worker may come back and go on; its lease runs out if not.
         """
         is_orderly = self._is_leaving
-        effects: list[Effect] = []
+        effects: list[Effect] = [
+            Settle(announced.result) for announced in self._announced.values() if not announced.is_settling
+        ]
         for held in self._held.values():
             if held.state in _MAYBE_AUTHORIZED:
                 effects.append(Unstart(held))

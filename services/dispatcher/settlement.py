@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ryusen.errors import InvalidValue
 from ryusen.protocol.frames import (
@@ -14,6 +13,7 @@ from ryusen.protocol.frames import (
     Failed,
     Failure,
     NotFound,
+    Proceed,
     Result,
     Settled,
     StepDeclaration,
@@ -24,29 +24,51 @@ from ryusen.protocol.values import check_value
 from keyspace.errors import Detail, Refusal
 from keyspace.keyspace import Keyspace
 from keyspace.records.run import FailureRecord, RetryRecord
-from keyspace.transitions.accept_declaration import Declaration, accept_declaration
+from keyspace.records.work import ItemRecord
+from keyspace.transitions.accept_declaration import Declaration
 from keyspace.transitions.accept_failure import accept_failure
 from keyspace.transitions.accept_success import accept_success
-from keyspace.transitions.complete_run import complete_run
-from keyspace.transitions.fail_run import fail_run
+from keyspace.transitions.continue_run import (
+    Completion,
+    Ending,
+    FunctionFailure,
+    answer_pass,
+    continue_run,
+    following_pass,
+)
+from keyspace.transitions.hold import Hold
 from keyspace.transitions.target_not_found import target_not_found
 from keyspace.transitions.work import Replayed, Stale, Verdict, Work
-from keyspace.tx import Tx
-from services.dispatcher.refs import work_of
+from services.dispatcher.refs import ref_of, work_of
 
-__all__ = ["Settlement", "SettlementFrame", "settle", "settlement_of"]
+__all__ = ["Outcome", "SettlementFrame", "settle"]
 
 SettlementFrame = Result | Answer | NotFound
 
 
-class Settlement(NamedTuple):
-    """A transition to run: its name in counters and its body."""
+class Outcome(NamedTuple):
+    """How a settlement ended.
 
-    name: str
-    body: Callable[[Tx], Awaitable[Verdict]]
+    Attributes:
+        frame: what its worker is told.
+        following: the work that is now this session's to run: the step that was declared, authorized.
+        is_open: whether the pass goes on under its lease: its declaration was refused, or its success went alone.
+    """
+
+    frame: Settled | Proceed
+    following: ItemRecord | None = None
+    is_open: bool = False
 
 
-async def settle(keyspace: Keyspace, workspace: str, frame: SettlementFrame, *, value_bytes_max: int) -> Settled:
+async def settle(
+    keyspace: Keyspace,
+    workspace: str,
+    frame: SettlementFrame,
+    *,
+    value_bytes_max: int,
+    joint: Answer | None = None,
+    hold: Hold | None = None,
+) -> Outcome:
     """Settle what `frame` says and return the answer to its worker.
 
     Everything the transition needs is in the frame's reference and the store, so a result of a former session, or of one
@@ -57,33 +79,139 @@ async def settle(keyspace: Keyspace, workspace: str, frame: SettlementFrame, *, 
         workspace: of the session's credential.
         frame: what the worker said.
         value_bytes_max: the largest value a record takes, in bytes.
+        joint: the answer of the pass that follows the success `frame`, accepted in the same transaction.
+        hold: the session that goes on with the run by itself; None leaves its next work to the queue.
 
     Raises:
         StoreError: the store kept it from committing; nothing was answered.
         KeyspaceError: a defect, or damage to what is stored.
     """
     work = work_of(frame.ref)
-    if work is None or (work.step_id is None) is not isinstance(frame, Answer):
+    if work is None or (work.step_id is None and not isinstance(frame, Answer)):
         # Like something that does not exist: an answer must not tell a stranger more.
-        return Settled(request=frame.request, verdict="stale", code="run_not_found")
+        return Outcome(Settled(request=frame.request, verdict="stale", code="run_not_found"))
+    fault = _fault(frame) or (None if joint is None else _fault(joint))
+    if fault is not None:
+        return Outcome(fault)
+    try:
+        if isinstance(frame, NotFound):
+            verdict = await keyspace.transact("target_not_found", lambda tx: target_not_found(tx, workspace, work))
+            return Outcome(_settled(frame.request, verdict))
+        if isinstance(frame, Answer):
+            return await _settle_answer(keyspace, workspace, work, frame, hold, value_bytes_max)
+        if frame.following and isinstance(frame.outcome, Succeeded):
+            return await _settle_continued(keyspace, workspace, work, frame, joint, hold, value_bytes_max)
+        return await _settle_result(keyspace, workspace, work, frame, value_bytes_max)
+    except Refusal as refusal:
+        return Outcome(_refused(frame.request, refusal), is_open=True)
+
+
+def _fault(frame: SettlementFrame) -> Settled | None:
+    """Return the refusal of a frame that no transition can take."""
     if isinstance(frame, Answer) and isinstance(frame.ending, Declare) and len(frame.ending.steps) != 1:
         message = "A pass declares one step at a time."
         return Settled(
             request=frame.request, verdict="refused", code="step_count", field="steps", limit=1, message=message
         )
-    settlement = settlement_of(workspace, work, frame, value_bytes_max=value_bytes_max)
     try:
         _check_values(frame)
-        verdict = await keyspace.transact(settlement.name, settlement.body)
-    except Refusal as refusal:
-        return _refused(frame.request, refusal)
     except InvalidValue as fault:
         return Settled(request=frame.request, verdict="refused", code="invalid_value", message=str(fault))
-    if isinstance(verdict, Stale):
-        return Settled(request=frame.request, verdict="stale", code=verdict.code)
-    if isinstance(verdict, Replayed):
-        return Settled(request=frame.request, verdict="replayed", code=verdict.code)
-    return Settled(request=frame.request, verdict="accepted", code=verdict.code)
+    return None
+
+
+async def _settle_result(
+    keyspace: Keyspace, workspace: str, work: Work, frame: Result, value_bytes_max: int
+) -> Outcome:
+    outcome = frame.outcome
+    if isinstance(outcome, Succeeded):
+        value = bytes(outcome.value)
+        verdict = await keyspace.transact(
+            "accept_success", lambda tx: accept_success(tx, workspace, work, value, value_bytes_max=value_bytes_max)
+        )
+        return Outcome(_settled(frame.request, verdict))
+    failure = failure_record(outcome.failure)
+    verdict = await keyspace.transact(
+        "accept_failure",
+        lambda tx: accept_failure(
+            tx, workspace, work, failure, is_retryable=outcome.retryable, retry_after_ms=outcome.retry_after_ms
+        ),
+    )
+    return Outcome(_settled(frame.request, verdict))
+
+
+async def _settle_answer(
+    keyspace: Keyspace, workspace: str, work: Work, frame: Answer, hold: Hold | None, value_bytes_max: int
+) -> Outcome:
+    its_pass = work if work.step_id is None else following_pass(work)
+    ending = ending_of(frame)
+    verdict, following = await keyspace.transact(
+        transition_name(ending),
+        lambda tx: answer_pass(tx, workspace, its_pass, ending, hold=hold, value_bytes_max=value_bytes_max),
+    )
+    return _answered(frame, verdict, following, joint="")
+
+
+async def _settle_continued(
+    keyspace: Keyspace,
+    workspace: str,
+    work: Work,
+    frame: Result,
+    joint: Answer | None,
+    hold: Hold | None,
+    value_bytes_max: int,
+) -> Outcome:
+    assert isinstance(frame.outcome, Succeeded)
+    value = bytes(frame.outcome.value)
+    ending = None if joint is None else ending_of(joint)
+    continued = await keyspace.transact(
+        "continue_run",
+        lambda tx: continue_run(tx, workspace, work, value, ending, hold=hold, value_bytes_max=value_bytes_max),
+    )
+    if joint is None or isinstance(continued.result, Stale):
+        is_open = joint is None and not isinstance(continued.result, Stale)
+        return Outcome(_settled(frame.request, continued.result), is_open=is_open)
+    if continued.refusal is not None:
+        return Outcome(_refused(joint.request, continued.refusal, joint=frame.request), is_open=True)
+    return _answered(joint, continued.answer, continued.following, joint=frame.request)
+
+
+def _answered(frame: Answer, verdict: Verdict, following: ItemRecord | None, *, joint: str) -> Outcome:
+    if following is None:
+        return Outcome(_settled(frame.request, verdict, joint=joint))
+    assert isinstance(frame.ending, Declare) and following.token is not None
+    proceed = Proceed(
+        request=frame.request,
+        following=following.token,
+        ref=ref_of(following),
+        timeout_ms=frame.ending.steps[0].timeout_ms,
+        joint=joint,
+    )
+    return Outcome(proceed, following)
+
+
+def _settled(request: str, verdict: Verdict, *, joint: str = "") -> Settled:
+    word: Literal["accepted", "replayed", "stale"] = (
+        "stale" if isinstance(verdict, Stale) else "replayed" if isinstance(verdict, Replayed) else "accepted"
+    )
+    return Settled(request=request, verdict=word, code=verdict.code, joint=joint)
+
+
+def ending_of(frame: Answer) -> Ending:
+    """Return how a pass ended, as the transition takes it."""
+    ending = frame.ending
+    if isinstance(ending, Declare):
+        return declaration_of(ending.steps[0])
+    if isinstance(ending, Complete):
+        return Completion(bytes(ending.value))
+    return FunctionFailure(failure_record(ending.failure))
+
+
+def transition_name(ending: Ending) -> str:
+    """Return the name under which an answer's transition is counted."""
+    if isinstance(ending, Declaration):
+        return "accept_declaration"
+    return "complete_run" if isinstance(ending, Completion) else "fail_run"
 
 
 def _check_values(frame: SettlementFrame) -> None:
@@ -97,46 +225,6 @@ def _check_values(frame: SettlementFrame) -> None:
         check_value(bytes(said.value))
     elif isinstance(said, Failed | Fail) and said.failure.details is not None:
         check_value(bytes(said.failure.details))
-
-
-def settlement_of(workspace: str, work: Work, frame: SettlementFrame, *, value_bytes_max: int) -> Settlement:
-    """Return the transition that settles `frame`."""
-    if isinstance(frame, NotFound):
-        return Settlement("target_not_found", lambda tx: target_not_found(tx, workspace, work))
-    if isinstance(frame, Result):
-        return _of_result(workspace, work, frame, value_bytes_max)
-    return _of_answer(workspace, work, frame, value_bytes_max)
-
-
-def _of_result(workspace: str, work: Work, frame: Result, value_bytes_max: int) -> Settlement:
-    outcome = frame.outcome
-    if isinstance(outcome, Succeeded):
-        value = bytes(outcome.value)
-        return Settlement(
-            "accept_success", lambda tx: accept_success(tx, workspace, work, value, value_bytes_max=value_bytes_max)
-        )
-    failure = failure_record(outcome.failure)
-    return Settlement(
-        "accept_failure",
-        lambda tx: accept_failure(
-            tx, workspace, work, failure, is_retryable=outcome.retryable, retry_after_ms=outcome.retry_after_ms
-        ),
-    )
-
-
-def _of_answer(workspace: str, work: Work, frame: Answer, value_bytes_max: int) -> Settlement:
-    ending = frame.ending
-    if isinstance(ending, Declare):
-        declaration = declaration_of(ending.steps[0])
-        return Settlement("accept_declaration", lambda tx: accept_declaration(tx, workspace, work, declaration))
-    if isinstance(ending, Complete):
-        output = bytes(ending.value)
-        return Settlement(
-            "complete_run", lambda tx: complete_run(tx, workspace, work, output, value_bytes_max=value_bytes_max)
-        )
-    assert isinstance(ending, Fail)
-    failure = failure_record(ending.failure)
-    return Settlement("fail_run", lambda tx: fail_run(tx, workspace, work, failure))
 
 
 def failure_record(failure: Failure) -> FailureRecord:
@@ -160,7 +248,7 @@ def declaration_of(step: StepDeclaration) -> Declaration:
     )
 
 
-def _refused(request: str, refusal: Refusal) -> Settled:
+def _refused(request: str, refusal: Refusal, *, joint: str = "") -> Settled:
     field, limit = refusal.details.get("field", ""), refusal.details.get("limit")
     return Settled(
         request=request,
@@ -169,6 +257,7 @@ def _refused(request: str, refusal: Refusal) -> Settled:
         field=str(field),
         limit=_whole(limit),
         message=str(refusal),
+        joint=joint,
     )
 
 

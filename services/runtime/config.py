@@ -70,6 +70,7 @@ class Config:
     dispatch_concurrency: int = 64
     fanout_concurrency: int = 16
     rescan_ms: int = 30_000
+    continuation: str = "on"
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     ignored: tuple[str, ...] = field(default=(), repr=False, compare=False)
 

@@ -189,6 +189,10 @@ SETTINGS: tuple[Setting, ...] = (
         "rescan_ms", 30_000, Group.COMMON, 1_000, 3_600_000, "ms",
         "How often fan-out and dispatcher look at all pointers, which covers a wake-up that was lost.",
     ),
+    _choice(
+        "continuation", ("on", "off"), Group.DISPATCHER,
+        "Whether a worker goes on behind its own successes, one transaction a step; off leaves every step to the queue.",
+    ),
 )  # fmt: skip
 """The table. A test holds it equal to the fields of `Config`."""
 

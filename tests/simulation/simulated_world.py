@@ -25,24 +25,31 @@ from keyspace.queue.items import Seat
 from keyspace.queue.leases import expired_leases
 from keyspace.queue.pointers import clear_due_pointer, due_in_application, due_in_shard
 from keyspace.records.run import FailureRecord, RetryRecord, RunRecord
-from keyspace.records.work import LaneKind, WorkKind
+from keyspace.records.work import ItemRecord, LaneKind, WorkKind
 from keyspace.store.api import KeyRange
 from keyspace.store.embedded import memory_store
 from keyspace.store.errors import StoreError
 from keyspace.store.fault import FaultStore, ProcessStopped
 from keyspace.store.fault_plan import CommitFault, FaultPlan, FaultRates
 from keyspace.store.memory_engine import MemoryEngine
-from keyspace.transitions.accept_declaration import Declaration, accept_declaration
+from keyspace.transitions.accept_declaration import Declaration
 from keyspace.transitions.accept_event import Submission, accept_event
 from keyspace.transitions.accept_failure import accept_failure
 from keyspace.transitions.accept_success import accept_success
 from keyspace.transitions.activate_routing import activate_routing
 from keyspace.transitions.authorize_start import authorize_start
-from keyspace.transitions.complete_run import complete_run
+from keyspace.transitions.continue_run import (
+    Completion,
+    Ending,
+    FunctionFailure,
+    answer_pass,
+    continue_run,
+    following_pass,
+)
 from keyspace.transitions.create_workspace import create_workspace
 from keyspace.transitions.expand_event import expand_event
-from keyspace.transitions.fail_run import fail_run
 from keyspace.transitions.give_back import give_back
+from keyspace.transitions.hold import Hold
 from keyspace.transitions.lease_items import Delivery, lease_items
 from keyspace.transitions.lose_lease import lose_lease
 from keyspace.transitions.open_session import open_session, recorded_starts
@@ -94,7 +101,8 @@ class Instance:
 class Simulation:
     """One seeded world."""
 
-    def __init__(self, seed: int, rates: FaultRates = RATES) -> None:
+    def __init__(self, seed: int, rates: FaultRates = RATES, *, continuation: float = 0.5) -> None:
+        self.continuation = continuation
         self.rng = random.Random(f"world:{seed}")
         self.clock = SimulationClock()
         self.engine = MemoryEngine()
@@ -236,7 +244,7 @@ class Simulation:
     async def _proceed(self, instance: Instance, request: str, work: Work) -> None:
         workspace = request.split("/")[0]
         if work.kind is WorkKind.DISCOVERY:
-            await self._answer(workspace, work)
+            await self._answer(instance, workspace, work)
             if self.rng.random() < 0.9:
                 instance.assigned.pop(request, None)
         elif work.kind is WorkKind.COMPENSATION:
@@ -268,7 +276,9 @@ class Simulation:
     async def _report(self, instance: Instance, request: str, report: tuple[Work, str]) -> None:
         workspace = request.split("/")[0]
         work, outcome = report
-        if outcome == "success":
+        if outcome == "success" and self.rng.random() < self.continuation:
+            verdict = await self._continue(instance, workspace, work)
+        elif outcome == "success":
             verdict = await self.act(
                 "accept_success",
                 lambda tx: accept_success(tx, workspace, work, b'"done"', value_bytes_max=VALUE_BYTES_MAX),
@@ -282,31 +292,67 @@ class Simulation:
         if verdict is not None and self.rng.random() < 0.8:
             instance.unsent.pop(request, None)
 
-    async def _answer(self, workspace: str, work: Work) -> None:
+    async def _continue(self, instance: Instance, workspace: str, work: Work) -> object:
+        """Report a success together with the answer of the pass that follows it, or with the pass still under way."""
+        steps = await self.act("read_steps", lambda tx: self._settled(tx, workspace, work.run_id))
+        if steps is None:
+            return None
+        assert work.step_id is not None
+        ending = self._ending(work.run_id, steps | {work.step_id: "completed"}) if self.rng.random() < 0.8 else None
+        hold = self._hold(instance)
+        continued = await self.act(
+            "continue_run",
+            lambda tx: continue_run(tx, workspace, work, b'"done"', ending, hold=hold, value_bytes_max=VALUE_BYTES_MAX),
+        )
+        if continued is None:
+            return None
+        if ending is None and isinstance(continued.result, Accepted):
+            instance.assigned[f"{workspace}/{work.item_id}/pass"] = following_pass(work)
+        self._go_on(instance, hold, workspace, continued.following)
+        return continued.result
+
+    def _hold(self, instance: Instance) -> Hold | None:
+        if self.rng.random() < 0.1:
+            return None
+        return Hold(Seat(instance.session, instance.name, "r1", self.keyspace.mint()), LEASE_MS)
+
+    def _go_on(self, instance: Instance, hold: Hold | None, workspace: str, item: ItemRecord | None) -> None:
+        """Start the step that was authorized with the answer, unless the frame that says so is lost."""
+        if item is None or hold is None or instance.session != hold.seat.session or self.rng.random() < 0.1:
+            return
+        assert item.step_id is not None and item.token is not None
+        work = Work(item.kind, item.target, item.step_id, item.item_id, item.token, item.generation)
+        self.effects[(work.run_id, item.step_id, work.generation)] += 1
+        instance.running[f"{workspace}/{item.item_id}/{item.token}"] = work
+
+    def _ending(self, run_id: str, steps: dict[str, str]) -> Ending:
         """Answer a pass as the function's code would: a fixed number of steps, ids by the run, sometimes a failure."""
+        draw = random.Random(f"{run_id}/plan")
+        wanted = [f"s{n}" for n in range(draw.randint(0, STEPS_MAX))]
+        fails = draw.random() < 0.2 or any(state == "failed" for state in steps.values())
+        following = next((step for step in wanted if step not in steps), None)
+        if following is not None and not any(state == "failed" for state in steps.values()):
+            return Declaration(following, RetryRecord(attempts=3, initial_ms=500, coefficient=2.0, cap_ms=9000))
+        if fails:
+            return FunctionFailure(FailureRecord(category="application", message="the function failed"))
+        return Completion(b"null")
+
+    async def _answer(self, instance: Instance, workspace: str, work: Work) -> None:
         steps = await self.act("read_steps", lambda tx: self._settled(tx, workspace, work.run_id))
         if steps is None:
             return
-        draw = random.Random(f"{work.run_id}/plan")
-        wanted = [f"s{n}" for n in range(draw.randint(0, STEPS_MAX))]
-        fails = draw.random() < 0.2
-        following = next((step for step in wanted if step not in steps), None)
+        ending = self._ending(work.run_id, steps)
+        hold = self._hold(instance) if self.rng.random() < self.continuation else None
         try:
-            if following is not None and not any(state == "failed" for state in steps.values()):
-                declaration = Declaration(
-                    following, RetryRecord(attempts=3, initial_ms=500, coefficient=2.0, cap_ms=9000)
-                )
-                await self.act("accept_declaration", lambda tx: accept_declaration(tx, workspace, work, declaration))
-            elif fails or any(state == "failed" for state in steps.values()):
-                failure = FailureRecord(category="application", message="the function failed")
-                await self.act("fail_run", lambda tx: fail_run(tx, workspace, work, failure))
-            else:
-                await self.act(
-                    "complete_run",
-                    lambda tx: complete_run(tx, workspace, work, b"null", value_bytes_max=VALUE_BYTES_MAX),
-                )
+            answered = await self.act(
+                "answer_pass",
+                lambda tx: answer_pass(tx, workspace, work, ending, hold=hold, value_bytes_max=VALUE_BYTES_MAX),
+            )
         except Refusal as refusal:
             assert refusal.code == "step_settled", refusal
+            return
+        if answered is not None:
+            self._go_on(instance, hold, workspace, answered[1])
 
     async def _settled(self, tx, workspace: str, run_id: str):  # type: ignore[no-untyped-def]
         run = await tx.load(RUN.at(workspace, run_id), snapshot=True)

@@ -9,6 +9,11 @@ The worker opens the connection with its bearer key in the upgrade request, says
                             assign -> give_back                     (not started; it goes back unharmed)
                             ready  -> void                          (no longer wanted: settled elsewhere, expired, stopped)
 
+Continuation: a success may announce the pass that follows it on the same worker. The result frame goes first, then the
+pass's answer; when both are accepted and the answer declared a step, `proceed` says that it is authorized here:
+
+                            result(following) -> answer -> proceed -> result(following) -> answer -> ... -> settled
+
 A value travels as raw JSON text in the portable encoding of `ryusen.protocol.values`, never re-encoded on the way. Every
 frame about work names the request id, which is unique to one delivery; a result or answer names the whole `WorkRef`, so
 that any dispatcher, also one that never saw the assignment, can settle it.
@@ -22,6 +27,7 @@ import msgspec
 
 __all__ = [
     "CODEC",
+    "CONTINUATION",
     "FRAME_BYTES_MAX",
     "PROTOCOL_VERSION",
     "Answer",
@@ -40,6 +46,7 @@ __all__ = [
     "Hello",
     "NotFound",
     "Outcome",
+    "Proceed",
     "Ready",
     "Refused",
     "Renew",
@@ -63,6 +70,8 @@ __all__ = [
 
 PROTOCOL_VERSION = 1
 CODEC = "portable-json/1"
+CONTINUATION = "continuation"
+"""The feature of a worker that goes on behind its own successes; a hello lists it among its features."""
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 """The largest frame either side accepts: the replay budget of a run, its input and the frame around them."""
 
@@ -196,11 +205,16 @@ Outcome = Succeeded | Failed
 
 
 class Result(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="result"):
-    """What an authorized callback or compensator did. Kept by the worker until `settled`; may be sent in a later session."""
+    """What an authorized callback or compensator did. Kept by the worker until `settled`; may be sent in a later session.
+
+    `following` announces a pass that goes on from this success on the same worker, by the request id its answer will carry;
+    the answer names this result's `ref`. Empty when none follows.
+    """
 
     request: str
     ref: WorkRef
     outcome: Outcome
+    following: str = ""
 
 
 class NotFound(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="not_found"):
@@ -229,7 +243,10 @@ class Fail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
 
 
 class Answer(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="answer"):
-    """How a discovery pass ended. `failed_met` lists the failed step ids that the pass met."""
+    """How a discovery pass ended. `failed_met` lists the failed step ids that the pass met.
+
+    The `ref` is the pass's own, or the result's that it follows.
+    """
 
     request: str
     ref: WorkRef
@@ -272,6 +289,8 @@ class Welcome(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="welcom
     silence_ms: int
     value_bytes_max: int
     clock_ms: int
+    continues: bool = False
+    """Whether a success may announce the pass that follows it (`Result.following`)."""
 
 
 class Refused(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="refused"):
@@ -310,8 +329,22 @@ class Void(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="void"):
     reason: str
 
 
+class Proceed(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="proceed"):
+    """The declared step is authorized to this session: run its callback now, once, in the pass that declared it.
+
+    `request` is the pass's; the callback goes on as `following` under `ref`. `joint` is the request of the result that was
+    accepted in the same transaction, empty when there was none.
+    """
+
+    request: str
+    following: str
+    ref: WorkRef
+    timeout_ms: int | None = None
+    joint: str = ""
+
+
 class Settled(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="settled"):
-    """The verdict on a result, answer or not_found; the worker may forget it.
+    """The verdict on a result, answer or not_found; the worker may forget it, and the result named by `joint` with it.
 
     `refused` answers a declaration that mutated nothing: the pass is still open and sees DeclarationRefused(code, field,
     limit) at that call. `stale` means that somebody else decided first; it is benign.
@@ -323,6 +356,7 @@ class Settled(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="settle
     field: str = ""
     limit: int | None = None
     message: str = ""
+    joint: str = ""
 
 
 class Renewed(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="renewed"):
@@ -343,7 +377,7 @@ class Drain(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="drain"):
     """This dispatcher is leaving: reconnect elsewhere."""
 
 
-ServerFrame = Welcome | Refused | Assign | Start | Void | Settled | Renewed | Cancel | Drain
+ServerFrame = Welcome | Refused | Assign | Start | Void | Proceed | Settled | Renewed | Cancel | Drain
 
 _encoder = msgspec.json.Encoder()
 _worker_decoder: msgspec.json.Decoder[WorkerFrame] = msgspec.json.Decoder(WorkerFrame)

@@ -5,6 +5,7 @@ Every delivery is tracked by its request id, so that one run delivered twice is 
     PASSING -> ENDED                                 discovery: the answer is kept until it is settled
     PASSING -> WAITING -> READY -> RUNNING -> ENDED  callback: target met, slot held, started, result kept until settled
     PASSING -> ENDED                                 callback: current code has no such step (not_found)
+    RUNNING -> ENDED, and a following pass           callback that succeeded: its pass goes on here (continuation)
 
 A slot is held from READY until the callback has truly ended, also past its timeout. Nothing is dropped that may have an
 effect: work that has not started is forgotten when its session ends, and its absence from the next hello proves that it
@@ -23,6 +24,7 @@ from ryusen.errors import DeclarationRefused
 from ryusen.failures import INVALID_RESULT, TIMEOUT
 from ryusen.protocol.frames import (
     CODEC,
+    CONTINUATION,
     PROTOCOL_VERSION,
     Answer,
     Assign,
@@ -40,6 +42,7 @@ from ryusen.protocol.frames import (
     Hello,
     NotFound,
     Outcome,
+    Proceed,
     Ready,
     Refused,
     Renew,
@@ -58,8 +61,10 @@ from ryusen.worker.effects import (
     CancelCallback,
     Close,
     ClosePass,
+    ContinuePass,
     Effect,
     Exit,
+    MovePass,
     ResumePass,
     RunCallback,
     Send,
@@ -70,6 +75,7 @@ from ryusen.worker.passes import Ended, Turn
 from ryusen.worker.work import (
     EXIT_REFUSED,
     EXIT_UNFINISHED,
+    FOLLOWING,
     HELD_EXTRA_MAX,
     HELLO_MS_MAX,
     OVERRUN_WARN_MS,
@@ -146,6 +152,7 @@ class WorkerCore:
             functions=offers,
             capacity=identity.capacity,
             release=identity.release,
+            features=[CONTINUATION],
             held=[self._held(work) for work in self._works.values()],
             connection=self.session,
             sdk=identity.sdk,
@@ -163,6 +170,7 @@ class WorkerCore:
         effects = _Effects()
         for work in self._unstarted_callbacks():
             self._forget(work, effects)
+        self._drop_following(effects)
         self._maybe_exit(effects)
         return effects.items
 
@@ -176,6 +184,8 @@ class WorkerCore:
             self._greeted(frame, now_ms, effects)
         elif isinstance(frame, Assign):
             self._assigned(frame, now_ms, effects)
+        elif isinstance(frame, Proceed):
+            self._proceed(frame, now_ms, effects)
         elif isinstance(frame, Renewed):
             self._renewed(frame, effects)
         elif isinstance(frame, Drain):
@@ -260,8 +270,11 @@ class WorkerCore:
         effects.add(RunCallback(work.request, self._value_bytes_max))
 
     def _settled(self, work: Work, frame: Settled, now_ms: float, effects: _Effects) -> None:
+        self._forget_joint(frame.joint, effects)
         if frame.verdict != "refused":
             self._forget(work, effects)
+            if frame.verdict == "stale" and isinstance(work.frame, Result) and work.frame.following in self._works:
+                self._forget(self._works[work.frame.following], effects)  # a pass from a result that lost is void
             return
         kept = work.frame
         refusal = DeclarationRefused(frame.code, frame.field, frame.limit, frame.message)
@@ -313,13 +326,59 @@ class WorkerCore:
         effects = _Effects()
         self._busy.discard(request)
         self._overruns.pop(request, None)
-        effects.add(ClosePass(request))
         work = self._works.get(request)
-        if work is not None and work.state is State.RUNNING:
-            self._end(work, Result(request=request, ref=work.ref, outcome=outcome), effects)
+        is_wanted = work is not None and work.state is State.RUNNING
+        if work is not None and is_wanted and isinstance(outcome, Succeeded) and self._may_continue():
+            self._continue(work, outcome, now_ms, effects)
+        else:
+            effects.add(ClosePass(request))
+            if work is not None and is_wanted:
+                self._end(work, Result(request=request, ref=work.ref, outcome=outcome), effects)
         self._offer_slots(effects)
         self._maybe_exit(effects)
         return effects.items
+
+    def _may_continue(self) -> bool:
+        is_offered = self._welcome is not None and self._welcome.continues
+        return is_offered and self._link is Link.UP and self._exit_due_ms is None
+
+    def _continue(self, work: Work, outcome: Succeeded, now_ms: float, effects: _Effects) -> None:
+        """Report a success before any other user code runs, then let its pass go on here; the slot goes with it."""
+        following = Work(work.request + FOLLOWING, work.ref, work.function, None, now_ms, follows=work.request)
+        self._works[following.request] = following
+        self._busy.add(following.request)
+        frame = Result(request=work.request, ref=work.ref, outcome=outcome, following=following.request)
+        self._end(work, frame, effects)
+        effects.add(ContinuePass(work.request, following.request, bytes(outcome.value)))
+
+    def _proceed(self, frame: Proceed, now_ms: float, effects: _Effects) -> None:
+        """The step that the answer declared is authorized here: its callback runs in the same pass."""
+        self._forget_joint(frame.joint, effects)
+        work = self._works.get(frame.request)
+        if work is None or work.state is not State.ENDED or not isinstance(work.frame, Answer):
+            effects.add(Send(GiveBack(request=frame.following, ref=frame.ref, reason="its pass is gone")))
+            return
+        del self._works[work.request]
+        self._remember(work.request)
+        self._busy.discard(work.request)
+        started = Work(frame.following, frame.ref, work.function, frame.timeout_ms, now_ms)
+        self._works[started.request] = started
+        self._busy.add(started.request)
+        effects.add(MovePass(work.request, started.request, frame.ref))
+        self._start(started, now_ms, effects)
+
+    def _forget_joint(self, request: str, effects: _Effects) -> None:
+        result = self._works.get(request)
+        if result is not None and result.state is State.ENDED:
+            self._forget(result, effects)
+
+    def _drop_following(self, effects: _Effects) -> None:
+        """A pass cannot outlive its session: what it would answer is found again from the queue, its result goes alone."""
+        for work in [work for work in self._works.values() if work.follows]:
+            self._forget(work, effects)
+        for work in self._works.values():
+            if isinstance(work.frame, Result) and work.frame.following:
+                work.frame = msgspec.structs.replace(work.frame, following="")
 
     def _end(self, work: Work, frame: Result | Answer | NotFound, effects: _Effects) -> None:
         work.state, work.frame, work.deadline_ms = State.ENDED, frame, None
@@ -335,11 +394,14 @@ class WorkerCore:
                 self._busy.add(work.request)
                 effects.add(Send(Ready(request=work.request)))
 
-    def _forget(self, work: Work, effects: _Effects) -> None:
-        del self._works[work.request]
-        self._recent[work.request] = None
+    def _remember(self, request: str) -> None:
+        self._recent[request] = None
         if len(self._recent) > RECENT_MAX:
             self._recent.popitem(last=False)
+
+    def _forget(self, work: Work, effects: _Effects) -> None:
+        del self._works[work.request]
+        self._remember(work.request)
         if work.request not in self._overruns:
             self._busy.discard(work.request)
             effects.add(ClosePass(work.request))  # an overrunning callback may still use what its pass holds open

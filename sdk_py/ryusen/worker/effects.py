@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ryusen.errors import DeclarationRefused
-from ryusen.protocol.frames import Assign, WorkerFrame
+from ryusen.protocol.frames import Assign, WorkerFrame, WorkRef
 
 __all__ = [
     "CancelCallback",
     "Close",
     "ClosePass",
+    "ContinuePass",
     "Effect",
     "Exit",
+    "MovePass",
     "ResumePass",
     "RunCallback",
     "Send",
@@ -43,6 +45,27 @@ class ResumePass:
 
     request: str
     refusal: DeclarationRefused
+
+
+@dataclass(frozen=True)
+class ContinuePass:
+    """Let the pass go on behind the step whose callback has just succeeded; its turns come back under `following`.
+
+    It sees the value decoded from the bytes that were reported, as every later pass will.
+    """
+
+    request: str
+    following: str
+    value: bytes
+
+
+@dataclass(frozen=True)
+class MovePass:
+    """The step that the pass is parked at is this delivery now: its callback runs under `following`."""
+
+    request: str
+    following: str
+    ref: WorkRef
 
 
 @dataclass(frozen=True)
@@ -89,4 +112,16 @@ class Warn:
     message: str
 
 
-Effect = Send | StartPass | ResumePass | RunCallback | CancelCallback | ClosePass | Close | Exit | Warn
+Effect = (
+    Send
+    | StartPass
+    | ResumePass
+    | ContinuePass
+    | MovePass
+    | RunCallback
+    | CancelCallback
+    | ClosePass
+    | Close
+    | Exit
+    | Warn
+)

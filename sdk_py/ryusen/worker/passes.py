@@ -121,6 +121,22 @@ class Pass:
         else:
             self._offer()
 
+    def proceed(self, value: bytes) -> None:
+        """Return the accepted `value` from the step that ended the last turn, and give the pass its turn back."""
+        if self._has_turn or self._is_closed or not self._waiting:
+            return
+        self._has_turn = True
+        call, waiter = self._waiting.popleft()
+        if not waiter.done():
+            try:
+                waiter.set_result(self._recorded(StepMemo(id=call.declaration.id, value=msgspec.Raw(value)), call))
+            except InvalidValue as exc:
+                waiter.set_exception(exc)
+        if self._ending is not None:
+            self._give_turn(Ended(self._ending))
+        else:
+            self._offer()
+
     def close(self) -> None:
         """End the pass: cancel what is parked in it, and hear nothing more of it."""
         if self._is_closed:

@@ -13,11 +13,19 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ryusen.app import App
+from ryusen.app import App, Function
 from ryusen.context import Attempt, StepCall
 from ryusen.protocol.frames import Outcome, WorkRef
 from ryusen.worker.attempts import AttemptRun
-from ryusen.worker.effects import CancelCallback, ClosePass, ResumePass, RunCallback, StartPass
+from ryusen.worker.effects import (
+    CancelCallback,
+    ClosePass,
+    ContinuePass,
+    MovePass,
+    ResumePass,
+    RunCallback,
+    StartPass,
+)
 from ryusen.worker.passes import Met, Pass, PassInput, Turn
 
 __all__ = ["CallbackEnded", "PassTurn", "UserEffect", "UserEvent", "UserSide"]
@@ -46,17 +54,20 @@ class CallbackEnded:
 
 
 UserEvent = PassTurn | CallbackEnded
-UserEffect = StartPass | ResumePass | RunCallback | CancelCallback | ClosePass
+UserEffect = StartPass | ResumePass | ContinuePass | MovePass | RunCallback | CancelCallback | ClosePass
 
 
-@dataclass
 class _Open:
-    """A pass that is not closed, the call it is parked at and the callback running for it."""
+    """A pass that is not closed, the request it goes by, the call it is parked at and the callback running for it."""
 
-    its_pass: Pass
-    ref: WorkRef
-    call: StepCall | None = None
-    attempt: AttemptRun | None = None
+    def __init__(
+        self, request: str, ref: WorkRef, function: Function, given: PassInput, heard: Callable[[_Open, Turn], None]
+    ) -> None:
+        self.request = request
+        self.ref = ref
+        self.its_pass = Pass(function, given, lambda turn: heard(self, turn))
+        self.call: StepCall | None = None
+        self.attempt: AttemptRun | None = None
 
 
 class UserSide:
@@ -138,6 +149,12 @@ class UserSide:
             self._run_callback(effect, opened)
         elif isinstance(effect, ResumePass):
             opened.its_pass.refuse(effect.refusal)
+        elif isinstance(effect, ContinuePass):
+            self._move(opened, effect.following)
+            opened.its_pass.proceed(effect.value)
+        elif isinstance(effect, MovePass):
+            self._move(opened, effect.following)
+            opened.ref = effect.ref
         elif isinstance(effect, CancelCallback):
             if opened.attempt is not None:
                 opened.attempt.cancel()
@@ -155,15 +172,19 @@ class UserSide:
             memo=assign.memo,
             value_bytes_max=effect.value_bytes_max,
         )
-        its_pass = Pass(self._app.functions[assign.function], given, lambda turn: self._turn(request, turn))
-        self._open[request] = _Open(its_pass, assign.ref)
-        its_pass.start()
+        opened = _Open(request, assign.ref, self._app.functions[assign.function], given, self._turn)
+        self._open[request] = opened
+        opened.its_pass.start()
 
-    def _turn(self, request: str, turn: Turn) -> None:
-        opened = self._open.get(request)
-        if opened is not None:
+    def _turn(self, opened: _Open, turn: Turn) -> None:
+        if self._open.get(opened.request) is opened:
             opened.call = turn.call if isinstance(turn, Met) else None
-            self._sink(PassTurn(request, turn, tuple(opened.its_pass.failed_met)))
+            self._sink(PassTurn(opened.request, turn, tuple(opened.its_pass.failed_met)))
+
+    def _move(self, opened: _Open, following: str) -> None:
+        del self._open[opened.request]
+        opened.request = following
+        self._open[following] = opened
 
     def _run_callback(self, effect: RunCallback, opened: _Open) -> None:
         ref, call = opened.ref, opened.call

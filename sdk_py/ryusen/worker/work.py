@@ -10,6 +10,7 @@ from ryusen.protocol.frames import Answer, NotFound, Result, WorkRef
 __all__ = [
     "EXIT_REFUSED",
     "EXIT_UNFINISHED",
+    "FOLLOWING",
     "HELD_EXTRA_MAX",
     "HELLO_MS_MAX",
     "OVERRUN_WARN_MS",
@@ -44,6 +45,9 @@ RENEW_PAGE = 64
 """Request ids in one renew frame."""
 RENEW_EVERY_MS_MIN = 20
 """The least time between renewals, whatever the server asks for."""
+
+FOLLOWING = "+"
+"""Behind a result's request id: the request id of the pass that follows it. No other request id ends so."""
 
 EXIT_REFUSED = 3
 """The service refused this worker for good: credentials or protocol."""
@@ -96,7 +100,10 @@ class WorkerIdentity:
 
 @dataclass
 class Work:
-    """One delivery of work. `frame` is what was answered and is kept until it is settled."""
+    """One delivery of work. `frame` is what was answered and is kept until it is settled.
+
+    `follows` is the request of the success that this pass goes on from; empty for work that was assigned.
+    """
 
     request: str
     ref: WorkRef
@@ -107,11 +114,12 @@ class Work:
     frame: Result | Answer | NotFound | None = None
     deadline_ms: float | None = None
     refusals: int = 0
+    follows: str = ""
 
     @property
     def is_discovery(self) -> bool:
         """Whether it is a pass to find the next step, rather than one towards a callback."""
-        return self.ref.kind == "discovery"
+        return self.ref.kind == "discovery" or self.follows != ""
 
     @property
     def label(self) -> str:
