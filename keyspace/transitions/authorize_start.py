@@ -55,6 +55,9 @@ def decide(
     if run is None or step is None or attempt is None or not items.holds_token(item, work.token):
         return Stale("lease_lost")
     assert item is not None
+    # The two are each other's: a reference that mixes two works must not start the one under the other's lease.
+    if attempt.item_id != item.item_id:
+        return Stale("lease_lost")
     if item.state is ItemState.AUTHORIZED:
         return Replayed() if item.session == session else Stale("lease_lost")
     if item.state is not ItemState.LEASED or item.expires_at_ms is None or now_ms >= item.expires_at_ms:

@@ -65,7 +65,7 @@ def decide(loaded: Loaded, work: Work) -> Missing | Replayed | Stale:
         return Stale("attempt_not_found")
     if attempt.state is AttemptState.FENCED:
         return Replayed()
-    if item is None or not items.holds_token(item, work.token) or run.item_id != item.item_id:
+    if item is None or not items.holds_token(item, work.token) or not run.item_id == attempt.item_id == item.item_id:
         return Stale("lease_lost")
     if attempt.state is not AttemptState.QUEUED:
         return Stale("attempt_not_queued")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -138,8 +139,7 @@ async def test_the_charge_is_never_below_the_measure(plan: list[Do], prefix: byt
 def test_formulas_are_the_clients() -> None:
     """ARCHITECTURE 5: the charges as FoundationDB sums them."""
     budget = Budget(10_000)
-    spent = []
-    for charge in (
+    charges: tuple[Callable[[], None], ...] = (
         lambda: budget.set(10, 100),
         lambda: budget.clear(10),
         lambda: budget.clear_range(10, 11),
@@ -148,7 +148,9 @@ def test_formulas_are_the_clients() -> None:
         lambda: budget.read(10),
         lambda: budget.range_read(10, 11),
         lambda: budget.range_read(10, 11, 3),
-    ):
+    )
+    spent = []
+    for charge in charges:
         before = budget.spent_bytes
         charge()
         spent.append(budget.spent_bytes - before)
