@@ -25,6 +25,8 @@ HEAD_MS_MAX = 10_000
 CONNECTIONS_MAX = 20_000
 """Connections beyond which requests are answered 503 at once: far above the bounds on requests, streams and sessions."""
 KEEP_ALIVE_S = 15
+CUT_OFF_S = 2.0
+"""How long requests that were cancelled may take to end."""
 WEBSOCKET_QUEUE_FRAMES = 32
 WEBSOCKET_BYTES_DEFAULT = 1_024
 
@@ -195,3 +197,14 @@ async def serve_http(
             group.cancel_scope.cancel()
     finally:
         sock.close()
+        await _cut_off(server)
+
+
+async def _cut_off(server: uvicorn.Server) -> None:
+    """Cancel the requests that are still open; the server's tasks have no group that would."""
+    open_tasks = list(server.server_state.tasks)
+    for task in open_tasks:
+        task.cancel()
+    if open_tasks:
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait(open_tasks, timeout=CUT_OFF_S)

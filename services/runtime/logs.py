@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import traceback
@@ -58,6 +59,12 @@ def configure_logging(config: Config, stream: TextIO | None = None) -> None:
     # The HTTP server tells of every connection and start at info, which is noise beside our own lines.
     for name in ("uvicorn", "uvicorn.error", "websockets", "httpx", "watchfiles"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    # A request that a drain cut off is reported by the server as an application that failed; the drain is told of anyway.
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
 def _time_of(record: logging.LogRecord) -> str:
