@@ -41,6 +41,7 @@ from services.dispatcher.effects import (
 from services.dispatcher.greeting import adopt, disproved
 from services.dispatcher.held import Held, HeldState
 from services.dispatcher.session_core import SessionCore
+from services.dispatcher.settlement import Outcome
 
 LEASE_MS = 15_000
 NOW_MS = 1_000.0
@@ -221,7 +222,7 @@ def test_a_session_that_gives_back_pauses_longer_each_time_until_it_works_again(
     assert core.free_count(NOW_MS + 5_000) == 1
     answer = NotFound(request=held.request, ref=held.ref)
     core.received(answer, NOW_MS)
-    core.settled(answer, Settled(request=held.request, verdict="accepted"))
+    core.settled(Settle(answer), Outcome(Settled(request=held.request, verdict="accepted")), NOW_MS)
     core.received(GiveBack(request="gone", ref=held.ref), NOW_MS + 9_000)
     assert core.paused_for_ms(NOW_MS + 9_000) == 250
 
