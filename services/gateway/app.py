@@ -26,7 +26,6 @@ from services.gateway.endpoints import Answer, Call, Endpoint, Gateway, missing
 from services.gateway.openapi import openapi_document
 from services.gateway.problems import ApiProblem, problem_for, problem_response
 from services.gateway.routes import ENDPOINTS
-from services.runtime.probes import probe_routes
 from services.runtime.process import SERVER_VERSION
 
 __all__ = ["gateway_app", "gateway_routes"]
@@ -44,7 +43,7 @@ def gateway_routes(gateway: Gateway) -> list[BaseRoute]:
     async def openapi(_request: Request) -> Response:
         return Response(document, media_type="application/json")
 
-    routes: list[BaseRoute] = [Route("/openapi.json", openapi), *probe_routes(gateway.process)]
+    routes: list[BaseRoute] = [Route("/openapi.json", openapi), *gateway.process.probe_routes()]
     # A path is one route with its methods, so that a wrong method is told apart from a wrong path.
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:

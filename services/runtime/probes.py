@@ -12,7 +12,7 @@ from keyspace.errors import KeyspaceError
 from keyspace.layout import FORMAT
 from keyspace.store.errors import StoreError
 from keyspace.tx import Tx
-from services.runtime.process import Process
+from services.runtime.health import Health, ServingKeyspace
 
 __all__ = ["Readiness", "probe_routes", "readiness"]
 
@@ -26,31 +26,37 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     faults: list[str] = []
 
 
-def probe_routes(process: Process) -> list[Route]:
-    """Return /healthz, which says that the event loop runs, and /readyz, which asks the store: 200, or 503 with reasons."""
+def probe_routes(keyspace: ServingKeyspace, health: Health, *, ready_ms: int) -> list[Route]:
+    """Return /healthz, which says that the event loop runs, and /readyz, which asks the store: 200, or 503 with reasons.
+
+    Args:
+        keyspace: asked whether its store answers.
+        health: what the process knows of itself.
+        ready_ms: how long the store may take.
+    """
 
     async def alive(_request: Request) -> Response:
         return _answer(Readiness(ready=True), 200)
 
     async def ready(_request: Request) -> Response:
-        found = await readiness(process)
+        found = await readiness(keyspace, health, ready_ms=ready_ms)
         return _answer(found, 200 if found.ready else 503)
 
     return [Route("/healthz", alive), Route("/readyz", ready)]
 
 
-async def readiness(process: Process) -> Readiness:
-    """Ask the store now, within the configured time, and add what the process knows of itself."""
-    faults = list(process.health.faults)
+async def readiness(keyspace: ServingKeyspace, health: Health, *, ready_ms: int) -> Readiness:
+    """Ask the store now, within `ready_ms`, and add what the process knows of itself."""
+    faults = list(health.faults)
 
     async def read(tx: Tx) -> None:
         await tx.load(FORMAT.at(), snapshot=True)
 
     try:
-        with anyio.fail_after(process.config.ready_ms / 1_000):
-            await process.keyspace.transact_always("check_ready", read)
+        with anyio.fail_after(ready_ms / 1_000):
+            await keyspace.transact_always("check_ready", read)
     except TimeoutError:
-        faults.append(f"store did not answer within {process.config.ready_ms} ms")
+        faults.append(f"store did not answer within {ready_ms} ms")
     except (StoreError, KeyspaceError) as error:
         faults.append(f"store: {error}")
     return Readiness(ready=not faults, faults=faults)

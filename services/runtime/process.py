@@ -22,6 +22,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import anyio
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 from keyspace.clock import Clock, SystemClock
 from keyspace.errors import Refusal, UnknownVersion
@@ -42,7 +44,8 @@ from keyspace.tx import Tx
 from services.runtime.config import Config
 from services.runtime.health import ClockMark, Health, ServingKeyspace
 from services.runtime.http import PortUnavailable, bind, serve_http
-from services.runtime.telemetry import Telemetry, metrics_app
+from services.runtime.probes import probe_routes
+from services.runtime.telemetry import Telemetry, metrics_route
 
 __all__ = ["Body", "Drain", "ExitCode", "NotReady", "Process", "open_existing_keyspace", "open_process", "run_process"]
 
@@ -56,6 +59,7 @@ FORGOTTEN_COUNT_MAX = 16
 """Records of processes long dead that one heartbeat removes."""
 OPEN_MS = 15_000
 """How long the store may take to answer at start."""
+METRICS_DRAIN_MS = 1_000
 LEAVE_MS = 2_000
 """How long a leaving process tries to remove its record."""
 
@@ -215,10 +219,14 @@ class Process:
                 log.warning("the high-water mark was not raised", extra={"error": str(error)})
             await self.clock.sleep_ms(HIGH_WATER_PERIOD_MS)
 
+    def probe_routes(self) -> list[Route]:
+        """Return /healthz and /readyz, for every port that the process listens on."""
+        return probe_routes(self.keyspace, self.health, ready_ms=self.config.ready_ms)
+
     async def serve_metrics(self, sock: socket.socket) -> None:
-        """Answer on the metrics port until the process drains."""
-        app = metrics_app(self.telemetry, self.config.metrics_path)
-        await serve_http(app, sock, until=self.drain.wait, drain_ms=1_000)
+        """Answer metrics and probes on the metrics port until the process drains."""
+        app = Starlette(routes=[metrics_route(self.telemetry, self.config.metrics_path), *self.probe_routes()])
+        await serve_http(app, sock, until=self.drain.wait, drain_ms=METRICS_DRAIN_MS)
 
     async def leave(self) -> None:
         """Remove the process's record, if the store answers soon."""

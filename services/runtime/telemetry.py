@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,7 +20,7 @@ from starlette.routing import Route
 from keyspace.store.meter import LATENCY_BOUNDS_MS, Histogram, Meter
 from services.runtime.health import Health
 
-__all__ = ["CONTENT_TYPE", "Telemetry", "TransitionCollector", "metrics_app"]
+__all__ = ["Telemetry", "TransitionCollector", "metrics_route"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -99,13 +98,13 @@ class Telemetry:
         return generate_latest(self.registry)
 
 
-def metrics_app(telemetry: Telemetry, path: str) -> Starlette:
-    """Return an application that answers `path` with the metrics."""
+def metrics_route(telemetry: Telemetry, path: str) -> Route:
+    """Return the route that answers `path` with the metrics."""
 
     async def metrics(_request: Request) -> Response:
         return Response(telemetry.exposition(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route(path, metrics)])
+    return Route(path, metrics)
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import anyio
 from ryusen.protocol.frames import FRAME_BYTES_MAX
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from services.dispatcher.dispatcher import Dispatcher
 from services.dispatcher.endpoint import worker_route
@@ -23,7 +20,7 @@ from services.runtime.dev.access import Access, access_file, open_access
 from services.runtime.dev.supervisor import Supervisor, code_folder
 from services.runtime.http import bind, serve_http
 from services.runtime.process import Process
-from services.runtime.telemetry import CONTENT_TYPE
+from services.runtime.telemetry import metrics_route
 
 __all__ = ["DevServer"]
 
@@ -58,7 +55,8 @@ class DevServer:
         _greet(process, access, url)
         is_quiet = anyio.Event()
         async with open_dispatcher(process) as dispatcher, anyio.create_task_group() as group:
-            app = gateway_app(Gateway(process), worker_route(dispatcher, process.keyspace), _metrics_route(process))
+            metrics = metrics_route(process.telemetry, config.metrics_path)
+            app = gateway_app(Gateway(process), worker_route(dispatcher, process.keyspace), metrics)
             group.start_soon(fanout_service.run, process, name="fan-out")
             group.start_soon(self._work, process, dispatcher, access, url, is_quiet, name="worker")
             await serve_http(
@@ -86,13 +84,6 @@ class DevServer:
                 supervisor.stop()
         await dispatcher.drain(options_of(process.config).drain_ms)
         is_quiet.set()
-
-
-def _metrics_route(process: Process) -> Route:
-    async def metrics(_request: Request) -> Response:
-        return Response(process.telemetry.exposition(), media_type=CONTENT_TYPE)
-
-    return Route(process.config.metrics_path, metrics)
 
 
 def _greet(process: Process, access: Access, url: str) -> None:
