@@ -1,0 +1,72 @@
+"""A run's history as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from keyspace.history import HistoryKind
+
+__all__ = ["sentence", "shown_ms"]
+
+Data = dict[str, Any]
+
+
+def shown_ms(delay_ms: float) -> str:
+    """Return a span of time for people: milliseconds below a second, then seconds, minutes, hours and days."""
+    if delay_ms < 1_000:
+        return f"{delay_ms:.0f} ms"
+    if delay_ms < 60_000:
+        return f"{delay_ms / 1_000:.3f}".rstrip("0").rstrip(".") + " s"
+    minutes, seconds = divmod(round(delay_ms / 1_000), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
+    return " ".join(f"{count} {unit}" for count, unit in parts if count)
+
+
+def sentence(kind: str, data: Data, at_ms: int) -> str:
+    """Return what a history entry tells.
+
+    Args:
+        kind: the entry's kind.
+        data: what it holds.
+        at_ms: its instant, Unix epoch milliseconds.
+    """
+    tell = _SENTENCES.get(kind)
+    return kind if tell is None else tell(data, at_ms)
+
+
+def _failure(data: Data) -> str:
+    failure = data["failure"]
+    return f"{failure['category']}: {failure['message']}"
+
+
+def _attempt(data: Data) -> str:
+    return f"attempt {data['attempt']} of step {data['step']!r}"
+
+
+_SENTENCES: dict[str, Callable[[Data, int], str]] = {
+    HistoryKind.RUN_CREATED: lambda data, _: f"the run of {data['function']} was created",
+    HistoryKind.PASS_AUTHORIZED: lambda data, _: f"pass {data['pass']} went to a worker",
+    HistoryKind.PASS_LOST: lambda data, at_ms: (
+        f"a pass was lost with its worker; it is eligible again in {shown_ms(max(0, data['eligible_at_ms'] - at_ms))}"
+    ),
+    HistoryKind.STEP_DECLARED: lambda data, _: f"step {data['step']!r} was declared",
+    HistoryKind.ATTEMPT_AUTHORIZED: lambda data, _: f"{_attempt(data)} started",
+    HistoryKind.ATTEMPT_FAILED: lambda data, _: f"{_attempt(data)} failed: {_failure(data)}",
+    HistoryKind.ATTEMPT_UNKNOWN: lambda data, _: f"{_attempt(data)} is Unknown: its worker was lost while it ran",
+    HistoryKind.ATTEMPT_NOT_STARTED: lambda data, _: f"{_attempt(data)} had not started; it is queued again",
+    HistoryKind.RETRY_SCHEDULED: lambda data, at_ms: (
+        f"{_attempt(data)} is due in {shown_ms(max(0, data['eligible_at_ms'] - at_ms))}"
+    ),
+    HistoryKind.STEP_COMPLETED: lambda data, _: f"step {data['step']!r} completed at attempt {data['attempt']}",
+    HistoryKind.STEP_FAILED: lambda data, _: f"step {data['step']!r} failed for good after {data['attempts']} attempts",
+    HistoryKind.STEP_OBSOLETE: lambda data, _: f"step {data['step']!r} is no longer in the code",
+    HistoryKind.RUN_COMPLETED: lambda data, _: "the run completed",
+    HistoryKind.RUN_FAILED: lambda data, _: f"the run failed: {_failure(data)}",
+    HistoryKind.COMPENSATION_NOT_REQUIRED: lambda data, _: "nothing had to be undone",
+    HistoryKind.UNWIND_STARTED: lambda data, _: "completed steps are being undone",
+    HistoryKind.COMPENSATION_SKIPPED: lambda data, _: f"step {data['step']!r} has nothing that undoes it; skipped",
+    HistoryKind.UNWIND_ENDED: lambda data, _: f"the unwind ended: {data['executed']} undone, {data['skipped']} skipped",
+}
