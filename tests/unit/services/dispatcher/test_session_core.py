@@ -37,6 +37,7 @@ from services.dispatcher.effects import (
     Load,
     Renewal,
     Send,
+    Settle,
 )
 from services.dispatcher.greeting import adopt, disproved
 from services.dispatcher.held import Held, HeldState
