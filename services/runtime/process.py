@@ -1,23 +1,14 @@
 """The life of a server process: open the store, check the keyspace, say that it lives, serve, drain, leave.
 
-    SIGTERM or SIGINT   `drain` begins: the body stops accepting, finishes what it has begun and returns; after `drain_ms`
-                        it is cancelled
-    a second one        cancelled at once
-
-Exit codes: 0 done, 1 failed or cut off, 2 wrong configuration, 3 not ready (store or port unavailable, keyspace refused).
+Signals and exit codes are in `running`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from enum import IntEnum
 from importlib.metadata import version
 from pathlib import Path
 
@@ -47,7 +38,7 @@ from services.runtime.http import PortUnavailable, bind, serve_http
 from services.runtime.probes import probe_routes
 from services.runtime.telemetry import Telemetry, metrics_route
 
-__all__ = ["Body", "Drain", "ExitCode", "NotReady", "Process", "open_existing_keyspace", "open_process", "run_process"]
+__all__ = ["SERVER_VERSION", "Drain", "NotReady", "Process", "open_existing_keyspace", "open_process"]
 
 log = logging.getLogger(__name__)
 
@@ -59,20 +50,13 @@ FORGOTTEN_COUNT_MAX = 16
 """Records of processes long dead that one heartbeat removes."""
 OPEN_MS = 15_000
 """How long the store may take to answer at start."""
+MARK_SHARE = 4
+"""A mark may be off by this part of the skew bound, so that two of them and the bound itself leave room."""
 METRICS_DRAIN_MS = 1_000
 LEAVE_MS = 2_000
 """How long a leaving process tries to remove its record."""
 
 SERVER_VERSION = version("ryusen-server")
-
-
-class ExitCode(IntEnum):
-    """What a process says when it ends."""
-
-    DONE = 0
-    FAILED = 1
-    USAGE = 2
-    NOT_READY = 3
 
 
 class NotReady(Exception):
@@ -165,16 +149,25 @@ class Process:
         )
         await self.keyspace.transact_always("announce_process", lambda tx: announce_process(tx, record))
         # Read only now: a store without a cluster's clock advances its version at commits, and this one is fresh.
-        self._mark, everybody = await self.keyspace.transact_always("look_around", _look_around)
-        now_ms = self._mark.clock_ms
+        mark, everybody = await self.keyspace.transact_always("look_around", self._look_around)
+        self._mark = mark or self._mark
+        now_ms = self.clock.now_ms()
         self._peers = [
             peer
             for peer in everybody
             if peer.process_id != self.process_id and abs(now_ms - peer.clock_ms) <= LIVE_MS + self._stray_ms(peer)
         ]
-        marks = [ClockMark(peer.mark_ms, peer.mark_version) for peer in self._peers if peer.mark_version]
-        self.health.compare_clocks(self._mark, marks)
+        if mark is not None:
+            marks = [ClockMark(peer.mark_ms, peer.mark_version) for peer in self._peers if peer.mark_version]
+            self.health.compare_clocks(mark, marks)
         await self._forget(everybody, now_ms)
+
+    async def _look_around(self, tx: Tx) -> tuple[ClockMark | None, list[ProcessRecord]]:
+        """Return what the clock says at a store version, None when the answer took too long to tell, and every process."""
+        version = await tx.read_version()
+        # A busy event loop or store may have held the version back; a mark made of it would accuse a clock that is right.
+        is_prompt = self.clock.now_ms() - tx.now_ms <= self.config.skew_ms // MARK_SHARE
+        return ClockMark(tx.now_ms, version) if is_prompt else None, await live_processes(tx, since_ms=0)
 
     def _stray_ms(self, peer: ProcessRecord) -> float:
         # How recent a sign of life is must not depend on the clock that is in doubt: allow for the measured offset.
@@ -232,15 +225,6 @@ class Process:
         """Remove the process's record, if the store answers soon."""
         with anyio.move_on_after(LEAVE_MS / 1_000, shield=True), suppress(StoreError):
             await self.keyspace.transact_always("forget_process", lambda tx: forget_process(tx, self.process_id))
-
-
-Body = Callable[[Process], Awaitable[None]]
-"""What a process does: serve until `process.drain`, finish, return."""
-
-
-async def _look_around(tx: Tx) -> tuple[ClockMark, list[ProcessRecord]]:
-    read_version = await tx.read_version()
-    return ClockMark(tx.now_ms, read_version), await live_processes(tx, since_ms=0)
 
 
 @asynccontextmanager
@@ -325,82 +309,3 @@ def _require_existing(url: str) -> None:
     if scheme == "embedded" and not Path(path).exists():
         # Opening would make an empty one, and an empty one has no faults to find.
         raise NotReady(f"there is no store at {Path(path).resolve()}; name it with --store")
-
-
-def run_process(config: Config, role: str, body: Body) -> int:
-    """Run a process to its end and return its exit code. Installs the signal handlers; call from the main thread."""
-    for name in config.ignored:
-        log.warning("a variable of our prefix is no setting", extra={"variable": name})
-    try:
-        return anyio.run(_run, config, role, body, backend_options={"use_uvloop": True})
-    except BaseExceptionGroup as group:
-        error = _first_known(group)
-        if error is None:
-            log.exception("the process failed")
-            return ExitCode.FAILED
-        return _refuse(error)
-    except (NotReady, PortUnavailable) as error:
-        return _refuse(error)
-
-
-async def _run(config: Config, role: str, body: Body) -> int:
-    code = ExitCode.DONE
-    async with open_process(config, role) as process, anyio.create_task_group() as group:
-
-        async def guard() -> None:
-            nonlocal code
-            code = await _until_told(process, group.cancel_scope)
-
-        group.start_soon(guard, name="signals")
-        log.info(
-            "started",
-            extra={
-                "role": role,
-                "process_id": process.process_id,
-                "pid": os.getpid(),
-                "store": process.keyspace.store.name,
-            },
-        )
-        await body(process)
-        group.cancel_scope.cancel()
-    log.info("stopped", extra={"role": role, "pid": os.getpid()})
-    return code
-
-
-async def _until_told(process: Process, scope: anyio.CancelScope) -> ExitCode:
-    """Begin the drain at the first signal; at the second, or when the time is over, cut the body off."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for received in signals:
-            log.info("draining", extra={"signal": received.name, "within_ms": process.config.drain_ms})
-            process.health.is_leaving = True
-            process.drain.begin()
-            break
-        try:
-            with anyio.fail_after(process.config.drain_ms / 1_000):
-                async for _received in signals:
-                    log.warning("told twice: stopping at once")
-                    break
-        except TimeoutError:
-            log.warning("the drain took too long: stopping")
-    scope.cancel()
-    return ExitCode.FAILED
-
-
-def _refuse(error: BaseException) -> int:
-    sys.stderr.write(f"ryusen: {error}\n")
-    return ExitCode.NOT_READY
-
-
-def _first_known(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """Return the one-line refusal in a group of errors, when the group holds nothing worse."""
-    leaves: list[BaseException] = []
-    pending: list[BaseException] = [group]
-    while pending:
-        error = pending.pop()
-        if isinstance(error, BaseExceptionGroup):
-            pending.extend(error.exceptions)
-        elif not isinstance(error, asyncio.CancelledError):
-            leaves.append(error)
-    if leaves and all(isinstance(error, NotReady | PortUnavailable) for error in leaves):
-        return leaves[0]
-    return None

@@ -151,12 +151,15 @@ async def test_a_drain_ends_at_its_deadline(tmp_path: Path) -> None:
         assert "Traceback" not in server.process.log_tail()
 
 
-async def test_metrics_tell_of_the_transitions(tmp_path: Path) -> None:
+async def test_metrics_and_probes_have_a_port_of_their_own(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         assert (await server.http.post("/v1/workspaces/acme/events", content=BODY)).status_code == 202
         text = (await server.metrics()).decode()
         assert 'ryusen_transition_commits_total{transition="accept_event"} 1.0' in text
         assert "ryusen_process_ready 1.0" in text
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.metrics_port}", trust_env=False) as http:
+            assert (await http.get("/readyz")).json() == {"ready": True, "faults": []}
+            assert (await http.get("/healthz")).is_success
 
 
 @pytest.mark.parametrize(

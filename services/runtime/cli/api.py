@@ -12,7 +12,8 @@ import httpx
 import msgspec
 
 from services.runtime.cli.output import pairs
-from services.runtime.process import SERVER_VERSION, ExitCode
+from services.runtime.process import SERVER_VERSION
+from services.runtime.running import ExitCode
 
 __all__ = ["Api", "Refused", "api_options", "path_of"]
 

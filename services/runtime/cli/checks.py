@@ -13,7 +13,8 @@ from services.runtime.cli.options import as_json, config_of, settings_options
 from services.runtime.cli.output import print_json, print_table, warn
 from services.runtime.config import Config
 from services.runtime.logs import configure_logging
-from services.runtime.process import ExitCode, NotReady, open_existing_keyspace
+from services.runtime.process import NotReady, open_existing_keyspace
+from services.runtime.running import ExitCode
 
 __all__ = ["fsck"]
 

@@ -13,7 +13,7 @@ from services.runtime.cli.options import config_of, settings_options
 from services.runtime.dev.service import DevServer
 from services.runtime.dev.supervisor import code_folder
 from services.runtime.logs import configure_logging
-from services.runtime.process import run_process
+from services.runtime.running import run_process
 from services.runtime.settings import Group
 
 __all__ = ["dev"]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from services.runtime.config import CONFIG_FILE_VARIABLE, Config, ConfigError, load_config
-from services.runtime.process import ExitCode
+from services.runtime.running import ExitCode
 from services.runtime.settings import SETTINGS, Group, Setting
 
 __all__ = ["as_json", "config_of", "settings_options"]

@@ -17,7 +17,7 @@ from services.runtime.cli.options import as_json, config_of, settings_options
 from services.runtime.cli.output import print_json, print_table, warn
 from services.runtime.config import Config, shown_value
 from services.runtime.logs import configure_logging
-from services.runtime.process import Body, ExitCode, run_process
+from services.runtime.running import Body, ExitCode, run_process
 from services.runtime.settings import SETTINGS, Group
 
 __all__ = ["dispatcher", "fanout", "gateway", "show_config", "worker"]

@@ -122,3 +122,21 @@ async def test_an_open_process_announces_itself_and_leaves_nothing_behind() -> N
     await seen.heartbeat()
     assert seen.peers("gateway") == []
     await store.close()
+
+
+async def test_a_version_that_came_late_accuses_nobody() -> None:
+    """On a busy machine the version may come long after the clock was asked; such a mark is dropped."""
+    base, clocks, processes = started(3)
+    await beat(*processes)
+    busy = processes[2]
+    asked = clocks[2].now_ms
+
+    def slow() -> int:
+        base.advance(CONFIG.skew_ms)
+        return asked()
+
+    clocks[2].now_ms = slow  # type: ignore[method-assign]
+    for _ in range(2 * DISAGREEMENTS_MAX):
+        base.advance(HEARTBEAT_MS)
+        await beat(busy)
+    assert busy.health.faults == []
