@@ -14,6 +14,7 @@ from ryusen.protocol.frames import CONTINUATION, PROTOCOL_VERSION, Hello, Refuse
 from keyspace.errors import KeyspaceError
 from keyspace.keyspace import Keyspace
 from keyspace.store.errors import StoreError
+from services.dispatcher.bucket_scans import BucketScans
 from services.dispatcher.greeting import Greeting, greet, hello_fault
 from services.dispatcher.metrics import DispatcherMetrics
 from services.dispatcher.options import HELLO_MS_MAX, SEND_MS_MAX, DispatcherOptions
@@ -65,6 +66,7 @@ class Dispatcher:
         self._peers = peers
         self._rng = rng or random.Random()
         self._limiter = anyio.CapacityLimiter(options.concurrency)
+        self._bucket_scans = BucketScans(keyspace, self._limiter, lambda: list(self._pumps.values()))
         self._recovery = Recovery(keyspace, options, metrics, process_id=process_id, peers=peers)
         self._pumps: dict[tuple[str, str], Pump] = {}
         self._sessions: dict[tuple[str, str], WorkerSession] = {}
@@ -85,6 +87,7 @@ class Dispatcher:
         async with anyio.create_task_group() as group:
             self._group = group
             group.start_soon(self._recovery.run, name="lease recovery")
+            group.start_soon(self._bucket_scans.run, name="bucket scans")
             task_status.started()
             await anyio.sleep_forever()
 

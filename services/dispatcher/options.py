@@ -43,6 +43,8 @@ PAUSE_MS_MAX = 5_000
 """A session that gives work back is passed over for a while, doubling from the first of these to the second."""
 DUE_PAGE_ITEMS = 2_048
 """Pointers of one application read in a scan."""
+SHARED_SCANS_MAX = 32
+"""Applications whose pointers one transaction reads at the turn of a bucket."""
 RETRY_MS = 250
 """How long a pump or sweep that met trouble with the store waits."""
 ISOLATION_ITEMS_MAX = 64

@@ -1,7 +1,7 @@
 """The work of one application of one workspace: due pointers lead to lanes, lanes to free seats of live sessions.
 
-Nothing here grows with what is idle: a scan reads the pointers of one application, once a bucket and after a ring; a lane is
-looked at when a pointer names it, when an instant it told of has come, or when seats became free while it had more.
+Nothing here grows with what is idle: pointers are read after a ring, and once a bucket for all applications together
+(`bucket_scans`); a lane is looked at when a pointer names it, when an instant it told of has come, or when seats became free while it had more.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from anyio.abc import TaskGroup
 
 from keyspace.layout import BELL_APP
 from keyspace.limits import CLAIM_ITEMS_MAX
-from keyspace.queue.pointers import DuePointer, due_in_application
+from keyspace.queue.pointers import DuePointer
 from keyspace.records.work import Direction
 from keyspace.store.api import Watch
 from keyspace.tx import Tx
+from services.dispatcher.bucket_scans import ScanAsk, read_pointers
 from services.dispatcher.claiming import Claim, Claimer
 from services.dispatcher.options import CLAIM_STARTS, DUE_PAGE_ITEMS, LINGER_MS, RETRY_MS
 from services.dispatcher.seats import Place, choose_seats
@@ -27,7 +28,7 @@ from services.dispatcher.work_effects import WorkEffects
 from services.lanes.alarm import Alarm, Bell
 from services.lanes.clearing import clear_past_pointers
 from services.lanes.deferral import is_passing
-from services.lanes.duebook import DueBook, LaneOf, Scan
+from services.lanes.duebook import DueBook, LaneOf
 
 __all__ = ["Pump", "seats_for_turn"]
 
@@ -79,6 +80,7 @@ class Pump:
         self.alarm = Alarm(self._keyspace.clock)
         self._bell = Bell(self.alarm)
         self._book = DueBook(skew_ms=work.options.skew_ms, rescan_ms=work.options.rescan_ms)
+        self._wants_scan = True
         self._is_ended = False
 
     # -- sessions
@@ -87,6 +89,7 @@ class Pump:
         """Lease for `session` from now on; everything that waited for a worker like it is looked at."""
         self.sessions[session.core.session] = session
         self._book.want_full()
+        self._wants_scan = True
         self.alarm.ring()
 
     def part(self, session: WorkerSession) -> None:
@@ -132,11 +135,10 @@ class Pump:
         """Whether `run` has returned or is about to."""
         return self._is_ended
 
-    async def _turn(self, group: TaskGroup) -> float:
-        """Scan if a scan is due, claim what is due, and return how long nothing is known to be due."""
-        now_ms = self._keyspace.clock.now_ms()
+    async def _turn(self, group: TaskGroup) -> float | None:
+        """Scan after a ring, claim what is due, and return how long nothing is known to be due; None until something rings."""
         try:
-            if self._bell.has_rung or self._book.scan_due_in_ms(now_ms) == 0:
+            if self._bell.has_rung or self._wants_scan:
                 await self._scan(group)
             await self._claim_due_lanes()
         except Exception as error:
@@ -148,20 +150,18 @@ class Pump:
             return RETRY_MS
         return self._idle_ms()
 
-    def _idle_ms(self) -> float:
+    def _idle_ms(self) -> float | None:
         now_ms = self._keyspace.clock.now_ms()
-        if self._bell.has_rung or any(self._has_room(key) for key in self._book.due_lanes(now_ms)):
+        if self._bell.has_rung or self._wants_scan or any(self._has_room(key) for key in self._book.due_lanes(now_ms)):
             return 0
-        scan_ms = self._book.scan_due_in_ms(now_ms)
-        # A page that was full asks for another scan at once; what it named has to be claimed first.
-        delays: list[float] = [scan_ms if scan_ms > 0 else RETRY_MS]
+        delays: list[float] = []
         instant_ms = self._book.next_instant_ms(now_ms)
         if instant_ms is not None:
             delays.append(instant_ms - now_ms)
         monotonic_ms = self._keyspace.clock.monotonic_ms()
         pauses = (session.core.paused_for_ms(monotonic_ms) for session in self.sessions.values())
         delays += [pause_ms for pause_ms in pauses if pause_ms is not None]
-        return min(delays)
+        return min(delays, default=None)
 
     def _has_room(self, key: LaneOf) -> bool:
         return any(
@@ -170,35 +170,43 @@ class Pump:
 
     # -- scanning
 
-    async def _scan(self, group: TaskGroup) -> None:
-        has_rung = self._bell.has_rung
-        scan = self._book.next_scan(self._keyspace.clock.now_ms())
-        async with self._limiter:
-            pointers, watch = await self._keyspace.transact("scan_due", lambda tx: self._read_pointers(tx, scan))
-        if watch is not None:
-            self._bell.arm(group, watch)
+    def due_scan(self, now_ms: int) -> ScanAsk | None:
+        """Return what to read at the turn of a bucket; None without sessions, or when a ring has the pump scan by itself."""
+        if not self.sessions or self._bell.has_rung or self._book.scan_due_in_ms(now_ms) > 0:
+            return None
+        return ScanAsk(self._work.workspace, self._application, self._book.next_scan(now_ms))
+
+    def take_in(self, ask: ScanAsk, pointers: list[DuePointer], reason: str) -> None:
+        """Take in a scan and wake the pump when it names a lane that its sessions serve."""
         served = self._served()
         named = [pointer for pointer in pointers if pointer[2].function in served]
-        self._book.scanned(scan, named, self._keyspace.clock.now_ms())
+        self._book.scanned(ask.scan, named, self._keyspace.clock.now_ms())
         if len(pointers) == DUE_PAGE_ITEMS:
-            self._book.want_full()
+            self._book.want_full()  # with the next bucket's, when what this page named was worked on
         metrics = self._work.metrics
-        metrics.scans.labels("bell" if has_rung else "full" if scan.is_full else "bucket").inc()
-        if not named:
+        metrics.scans.labels(reason).inc()
+        if named:
+            self.alarm.ring()
+        else:
             metrics.empty_scans.inc()
 
-    async def _read_pointers(self, tx: Tx, scan: Scan) -> tuple[list[DuePointer], Watch | None]:
-        workspace = self._work.workspace
-        pointers = await due_in_application(
-            tx,
-            workspace,
-            self._application,
-            from_bucket=scan.from_bucket,
-            to_bucket=scan.to_bucket,
-            limit=DUE_PAGE_ITEMS,
-        )
-        watch = None if self._bell.is_armed else tx.watch(BELL_APP.at(workspace, self._application))
-        return pointers, watch
+    async def _scan(self, group: TaskGroup) -> None:
+        """Scan at once, and watch the bell from the same moment on unless it is watched."""
+        reason = "bell" if self._bell.has_rung else "hello"
+        self._wants_scan = False
+        scan = self._book.next_scan(self._keyspace.clock.now_ms())
+        ask = ScanAsk(self._work.workspace, self._application, scan)
+
+        async def body(tx: Tx) -> tuple[list[DuePointer], Watch | None]:
+            pointers = await read_pointers(tx, ask)
+            watch = None if self._bell.is_armed else tx.watch(BELL_APP.at(ask.workspace, ask.application))
+            return pointers, watch
+
+        async with self._limiter:
+            pointers, watch = await self._keyspace.transact("scan_due", body)
+        if watch is not None:
+            self._bell.arm(group, watch)
+        self.take_in(ask, pointers, reason)
 
     def _served(self) -> set[str]:
         return {name for session in self.sessions.values() for name in session.core.functions}

@@ -251,7 +251,7 @@ async def test_declarations_of_unknown_shape_are_refused_not_guessed(rig: Rig) -
 
 
 async def test_a_full_worker_costs_no_scans_beyond_the_bucket(rig: Rig) -> None:
-    """FILLED-IN S5: work that waits for a seat is not asked for again and again; a freed seat takes it at once."""
+    """FILLED-IN S4: work that waits for a seat is not asked for again and again; a freed seat takes it at once."""
     for number in range(3):
         await rig.world.start_run(payload=str(number).encode())
     worker = await rig.join(hello(capacity=1))
@@ -303,3 +303,27 @@ async def test_compensation_is_never_behind_forward_work(rig: Rig) -> None:
     assert (await rig.world.get_run(failing.run_id)).phase is Phase.TERMINAL
     await worker.assigned_pass()
     await rig.world.check()
+
+
+async def test_many_idle_applications_are_scanned_in_few_transactions(rig: Rig) -> None:
+    """FILLED-IN S4: at the turn of a bucket every pump asked on its own, a transaction each, all at the same moment."""
+    names = [f"idle-{number}" for number in range(40)]
+    for number, name in enumerate(names):
+        await rig.world.begin(workspace=name)
+        await rig.join(hello(instance=f"{number:032x}"), workspace=name)
+    await rig.until_settled()
+
+    def scans() -> tuple[int, float]:
+        figures = rig.keyspace.meter.snapshot()["scan_due"]
+        return figures.commit_count, rig.metric("scans_total", reason="bucket")
+
+    before = scans()
+    await rig.pass_time(5_000, step_ms=50)
+    after = scans()
+    assert after[1] - before[1] >= 4 * len(names)
+    assert after[0] - before[0] <= 5 * 2 + 1, "two transactions a bucket for forty applications"
+    for name in names[::13]:
+        await rig.world.submit(workspace=name)
+        await rig.world.expand(workspace=name)
+    await rig.until_settled()
+    assert rig.metric("assigned_total") == 4, "a ring is answered at once, without waiting for the others"

@@ -148,6 +148,8 @@ async def test_the_sdk_worker_serves_a_run_to_its_end(real_world: World, caplog:
             with anyio.fail_after(20):
                 await until_ended(real_world, run.run_id)
             worker.stop()
+        with anyio.fail_after(DEADLINE_S):
+            await rig.dispatcher._until_parted()
         assert rig.metric("sessions_ended_total", reason="bye") + rig.metric(
             "sessions_ended_total", reason="connection_lost"
         )

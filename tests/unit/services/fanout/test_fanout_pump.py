@@ -206,7 +206,7 @@ async def test_draining_ends_after_the_chunk_under_way(world: World) -> None:
 
 
 async def test_idle_cost_is_one_scan_a_second_however_many_workspaces_there_are(world: World) -> None:
-    """FILLED-IN S5: nothing grows with what is idle."""
+    """FILLED-IN S4: nothing grows with what is idle."""
     for number in range(30):
         await world.begin(workspace=f"idle-{number}")
     async with FanOut(world).running() as fanout:
