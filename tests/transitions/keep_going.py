@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from world import INSTANCE_ID, LEASE_MS, EagerClock, manifest
 
-from keyspace.assignment import Assignment, load_assignment
+from keyspace.assignment import Assignment, SettledStep, load_assignment
 from keyspace.fsck import check_keyspace
 from keyspace.keyspace import Keyspace
 from keyspace.layout import ATTEMPT, ITEM, READY, RUN, bucket_of, identify, shard_of_workspace
@@ -37,9 +37,18 @@ from keyspace.transitions.accept_success import accept_success
 from keyspace.transitions.activate_routing import activate_routing
 from keyspace.transitions.authorize_start import authorize_start
 from keyspace.transitions.complete_run import complete_run
+from keyspace.transitions.continue_run import (
+    Completion,
+    Ending,
+    FunctionFailure,
+    answer_pass,
+    continue_run,
+    following_pass,
+)
 from keyspace.transitions.create_workspace import create_workspace
 from keyspace.transitions.expand_event import expand_event
 from keyspace.transitions.fail_run import fail_run
+from keyspace.transitions.hold import Hold
 from keyspace.transitions.lease_items import Delivery, lease_items
 from keyspace.transitions.lose_lease import lose_lease
 from keyspace.transitions.open_session import RecordedStart, open_session, recorded_starts
@@ -118,10 +127,19 @@ class Outside:
 class Deployment:
     """One server process after another over the same store."""
 
-    def __init__(self, story: Story, open_store: Callable[[], Store], plan: FaultPlan, clock: EagerClock) -> None:
+    def __init__(
+        self,
+        story: Story,
+        open_store: Callable[[], Store],
+        plan: FaultPlan,
+        clock: EagerClock,
+        *,
+        is_continuing: bool = False,
+    ) -> None:
         self.story = story
         self.plan = plan
         self.clock = clock
+        self.is_continuing = is_continuing
         self.outside = Outside()
         self.restart_count = 0
         self.commit_count = 0
@@ -292,21 +310,28 @@ class Deployment:
             assignment = await self.transact("load_assignment", lambda tx: load_assignment(tx, workspace, run, None))
             await self._pass(workspace, work, run, assignment)
 
-    async def _pass(self, workspace: str, work: Work, run: RunRecord, assignment: Assignment) -> None:
+    def _ending(self, run: RunRecord, assignment: Assignment) -> Ending:
         """What the function does: the next step of its list, or its end; nothing is held over from an earlier pass."""
         settled = {step.step_id: step for step in assignment.settled}
         steps = self.story.functions[run.function]
         unsettled = next((step_id for step_id in steps if step_id not in settled), None)
         failure = next((step.failure for step in assignment.settled if step.failure is not None), None)
         if failure is not None:
-            await self.transact("fail_run", lambda tx: fail_run(tx, workspace, work, failure))
-        elif unsettled is not None:
-            declaration = Declaration(unsettled, RETRY)
-            await self.transact("accept_declaration", lambda tx: accept_declaration(tx, workspace, work, declaration))
+            return FunctionFailure(failure)
+        if unsettled is not None:
+            return Declaration(unsettled, RETRY)
+        return Completion(b",".join(settled[step_id].value or b"" for step_id in steps))
+
+    async def _pass(self, workspace: str, work: Work, run: RunRecord, assignment: Assignment) -> None:
+        ending = self._ending(run, assignment)
+        if isinstance(ending, Declaration):
+            await self.transact("accept_declaration", lambda tx: accept_declaration(tx, workspace, work, ending))
+        elif isinstance(ending, FunctionFailure):
+            await self.transact("fail_run", lambda tx: fail_run(tx, workspace, work, ending.failure))
         else:
-            output = b",".join(settled[step_id].value or b"" for step_id in steps)
             await self.transact(
-                "complete_run", lambda tx: complete_run(tx, workspace, work, output, value_bytes_max=VALUE_BYTES_MAX)
+                "complete_run",
+                lambda tx: complete_run(tx, workspace, work, ending.output, value_bytes_max=VALUE_BYTES_MAX),
             )
 
     async def _callback(self, workspace: str, work: Work, ordinal: int) -> None:
@@ -318,17 +343,20 @@ class Deployment:
                 tx, workspace, work, session=session, instance_id=INSTANCE_ID, release="r1", lease_ms=LEASE_MS
             ),
         )
-        if isinstance(verdict, Stale):
-            return
+        if not isinstance(verdict, Stale):
+            self._start(workspace, work, ordinal)
+
+    def _start(self, workspace: str, work: Work, ordinal: int) -> None:
+        """The worker is told to start, unless the frame that says so is lost; then the effect happens."""
+        assert work.step_id is not None
         if work.step_id == "unsent" and self.outside.once(work.run_id, "the start frame is lost"):
-            del self._sessions[workspace]
+            self._sessions.pop(workspace, None)
             return
         self.outside.running[work.token] = work
         self.outside.effects.append((work.run_id, work.step_id, work.generation))
         if work.step_id == "late":
             return
         self._finish(work, ordinal)
-        await self._deliver_results(workspace)
 
     def _finish(self, work: Work, ordinal: int) -> None:
         assert work.step_id is not None
@@ -360,6 +388,8 @@ class Deployment:
         return attempt is not None and attempt.state is AttemptState.UNKNOWN
 
     async def _send(self, workspace: str, work: Work, outcome: bytes | FailureRecord) -> Accepted | Replayed | Stale:
+        if isinstance(outcome, bytes) and self.is_continuing:
+            return await self._continue(workspace, work, outcome)
         if isinstance(outcome, bytes):
             return await self.transact(
                 "accept_success",
@@ -368,6 +398,43 @@ class Deployment:
         return await self.transact(
             "accept_failure", lambda tx: accept_failure(tx, workspace, work, outcome, is_retryable=True)
         )
+
+    async def _continue(self, workspace: str, work: Work, value: bytes) -> Accepted | Replayed | Stale:
+        """Report a success and go on behind it: with the answer in one transaction, or, after step `one`, in two."""
+        assert work.step_id is not None
+        run = await self.transact("read", lambda tx: tx.load(RUN.at(workspace, work.run_id)))
+        assert run is not None
+        assignment = await self.transact("load_assignment", lambda tx: load_assignment(tx, workspace, run, None))
+        others = [step for step in assignment.settled if step.step_id != work.step_id]
+        mine = SettledStep(work.step_id, value, None, 1)
+        ending = self._ending(run, assignment._replace(settled=[*others, mine]))
+        hold = Hold(Seat(self._sessions[workspace], INSTANCE_ID, "r1", self.keyspace.mint()), LEASE_MS)
+        is_in_two = work.step_id == "one"
+        continued = await self.transact(
+            "continue_run",
+            lambda tx: continue_run(
+                tx, workspace, work, value, None if is_in_two else ending, hold=hold, value_bytes_max=VALUE_BYTES_MAX
+            ),
+        )
+        following = continued.following
+        if is_in_two and not isinstance(continued.result, Stale):
+            passing = following_pass(work)
+            _, following = await self.transact(
+                "answer_pass",
+                lambda tx: answer_pass(tx, workspace, passing, ending, hold=hold, value_bytes_max=VALUE_BYTES_MAX),
+            )
+        if following is not None:
+            assert following.token == hold.seat.token
+            next_work = Work(
+                following.kind,
+                following.target,
+                following.step_id,
+                following.item_id,
+                hold.seat.token,
+                following.generation,
+            )
+            self._start(workspace, next_work, following.ordinal)
+        return continued.result
 
     async def _recover(self) -> bool:
         bucket = bucket_of(self.clock.now_ms())

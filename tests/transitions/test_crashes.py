@@ -34,15 +34,15 @@ class RecordingPlan(FaultPlan):
         return None
 
 
-def deployment(plan: FaultPlan, story: Story = STORY) -> Deployment:
+def deployment(plan: FaultPlan, is_continuing: bool) -> Deployment:
     """Return a deployment on a memory store; every restart opens the same engine anew."""
     clock, engine = EagerClock(), MemoryEngine()
-    return Deployment(story, lambda: memory_store(clock=clock, engine=engine), plan, clock)
+    return Deployment(STORY, lambda: memory_store(clock=clock, engine=engine), plan, clock, is_continuing=is_continuing)
 
 
-async def end_of(plan: FaultPlan) -> tuple[Deployment, dict[str, list[Any]]]:
+async def end_of(plan: FaultPlan, is_continuing: bool = False) -> tuple[Deployment, dict[str, list[Any]]]:
     """Take the story to its end under `plan`, check it, and return what it came to."""
-    made = deployment(plan)
+    made = deployment(plan, is_continuing)
     await made.run()
     await made.check()
     return made, final_state(await made.stored())
@@ -80,38 +80,52 @@ async def test_the_story_reaches_every_transition_without_faults() -> None:
     assert made.outside.answers["a2" * 16] == "a1" * 16, "the second submission under one key is the first one's event"
 
 
-async def commits_of_the_story() -> tuple[list[str], dict[str, list[Any]]]:
+async def commits_of_the_story(is_continuing: bool) -> tuple[list[str], dict[str, list[Any]]]:
     """Return the transition of every commit of the undisturbed story, in order, and what it comes to."""
     plan = RecordingPlan()
-    made, expected = await end_of(plan)
+    made, expected = await end_of(plan, is_continuing)
     assert len(plan.names) == made.commit_count
     return plan.names, expected
 
 
-def edges(names: list[str]) -> list[int]:
-    """Return the numbers, from 1, of the first and the last commit of each transition."""
-    first = {name: number for number, name in reversed(list(enumerate(names, 1)))}
-    last = {name: number for number, name in enumerate(names, 1)}
-    return sorted({*first.values(), *last.values()})
+def firsts(names: list[str]) -> list[int]:
+    """Return the number, from 1, of the first commit of each transition."""
+    return sorted({name: number for number, name in reversed(list(enumerate(names, 1)))}.values())
+
+
+ways = pytest.mark.parametrize("is_continuing", [False, True], ids=["queued", "continuing"])
+"""Every step through the queue, or each behind the success before it in one transaction."""
+
+
+@ways
+async def test_both_ways_come_to_the_same(is_continuing: bool) -> None:
+    """ARCHITECTURE 6, "Continuation": only the round trips are gone."""
+    names, state = await commits_of_the_story(is_continuing)
+    _, expected = await end_of(FaultPlan())
+    assert state == expected
+    assert ("continue_run" in names) == is_continuing
 
 
 @pytest.mark.case(1)
-@pytest.mark.parametrize("fault", [CommitFault.STOP_AFTER, UNKNOWN, NOT_WRITTEN], ids=lambda fault: fault.value)
-async def test_a_fault_at_every_commit(fault: CommitFault) -> None:
-    """RFD 2, "After any process crash", and case 001: a stop, or an unknown result of either face, at each commit in turn."""
-    names, expected = await commits_of_the_story()
+@ways
+@pytest.mark.parametrize("fault", [CommitFault.STOP_AFTER, UNKNOWN], ids=lambda fault: fault.value)
+async def test_a_fault_at_every_commit(fault: CommitFault, is_continuing: bool) -> None:
+    """RFD 2, "After any process crash", and case 001: a stop, or an unknown result, at each commit in turn."""
+    names, expected = await commits_of_the_story(is_continuing)
     for number in range(1, len(names) + 1):
-        made, state = await end_of(FaultPlan().at_commit(number, fault))
+        made, state = await end_of(FaultPlan().at_commit(number, fault), is_continuing)
         assert made.restart_count == (fault is CommitFault.STOP_AFTER)
         assert state == expected, f"{fault.value} at commit {number}, {names[number - 1]}"
         assert "STALE" not in state, "nobody conflicts with themselves"
 
 
 @pytest.mark.case(1)
+@ways
 @pytest.mark.parametrize(
     "faults",
     [
         (CommitFault.STOP_BEFORE,),
+        (NOT_WRITTEN,),
         (UNKNOWN, CommitFault.NOT_COMMITTED),
         (UNKNOWN, CommitFault.TRANSACTION_TOO_OLD),
         (UNKNOWN, UNKNOWN, UNKNOWN),
@@ -120,11 +134,11 @@ async def test_a_fault_at_every_commit(fault: CommitFault) -> None:
     ],
     ids=lambda faults: "-".join(fault.value for fault in faults),
 )
-async def test_a_sequence_of_faults_at_every_transition(faults: tuple[CommitFault, ...]) -> None:
+async def test_a_sequence_of_faults_at_every_transition(faults: tuple[CommitFault, ...], is_continuing: bool) -> None:
     """Case 001: after an unknown commit comes another error, two more unknowns, or the end of the process."""
-    names, expected = await commits_of_the_story()
-    for number in edges(names):
-        _, state = await end_of(FaultPlan().at_commit(number, *faults))
+    names, expected = await commits_of_the_story(is_continuing)
+    for number in firsts(names):
+        _, state = await end_of(FaultPlan().at_commit(number, *faults), is_continuing)
         assert state == expected, f"{faults} at commit {number}, {names[number - 1]}"
         assert "STALE" not in state, "nobody conflicts with themselves"
 
@@ -135,7 +149,7 @@ async def test_faults_all_the_way(seed: int) -> None:
     """Case 062: every commit draws a fault; at the end no pointer, index or count has drifted from its source."""
     rates = {UNKNOWN: 0.15, NOT_WRITTEN: 0.1, CommitFault.NOT_COMMITTED: 0.1, CommitFault.STOP_AFTER: 0.05}
     _, expected = await end_of(FaultPlan())
-    _, state = await end_of(FaultPlan(seed, FaultRates(commit=rates)))
+    _, state = await end_of(FaultPlan(seed, FaultRates(commit=rates)), is_continuing=seed % 2 == 1)
     assert state == expected
 
 
