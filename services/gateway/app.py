@@ -74,24 +74,40 @@ def gateway_app(gateway: Gateway, *further: BaseRoute) -> ASGIApp:
 
 
 def _answering(gateway: Gateway, by_method: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
+    clock, metrics = gateway.process.clock, gateway.metrics
+
     async def answer(request: Request) -> Response:
         endpoint = by_method["GET" if request.method == "HEAD" else request.method]
-        owner = object()
-        try:
-            gateway.requests.acquire_on_behalf_of_nowait(owner)
-        except anyio.WouldBlock:
-            limit = int(gateway.requests.total_tokens)
-            return problem_response(
-                ApiProblem("too_many_requests", "As many requests are worked on as may be.", limit=limit)
-            )
-        try:
-            return await _run(gateway, endpoint, request)
-        except Exception as error:  # noqa: BLE001 - the one place where any failure becomes an answer, and is logged
-            return problem_response(problem_for(error))
-        finally:
-            gateway.requests.release_on_behalf_of(owner)
+        begun_ms = clock.monotonic_ms()
+        response = await _bounded(gateway, endpoint, request)
+        metrics.seconds.labels(endpoint.name).observe((clock.monotonic_ms() - begun_ms) / 1_000)
+        metrics.answers.labels(endpoint.name, str(response.status_code)).inc()
+        return response
 
     return answer
+
+
+async def _bounded(gateway: Gateway, endpoint: Endpoint, request: Request) -> Response:
+    """Answer a request if there is room for it; whatever fails becomes an answer too."""
+    owner = object()
+    try:
+        gateway.requests.acquire_on_behalf_of_nowait(owner)
+    except anyio.WouldBlock:
+        limit = int(gateway.requests.total_tokens)
+        return _refuse(
+            gateway, ApiProblem("too_many_requests", "As many requests are worked on as may be.", limit=limit)
+        )
+    try:
+        return await _run(gateway, endpoint, request)
+    except Exception as error:  # noqa: BLE001 - the one place where any failure becomes an answer, and is logged
+        return _refuse(gateway, problem_for(error))
+    finally:
+        gateway.requests.release_on_behalf_of(owner)
+
+
+def _refuse(gateway: Gateway, problem: ApiProblem) -> Response:
+    gateway.metrics.refusals.labels(problem.code).inc()
+    return problem_response(problem)
 
 
 async def _run(gateway: Gateway, endpoint: Endpoint, request: Request) -> Response:

@@ -19,6 +19,7 @@ from keyspace.errors import Refusal
 from keyspace.tx import Tx
 from services.gateway.auth import Action, Identity, KeyRing
 from services.gateway.bodies import decode_body, read_body
+from services.gateway.metrics import GatewayMetrics
 from services.runtime.config import Config
 from services.runtime.process import Process
 
@@ -44,6 +45,11 @@ class Gateway:
         )
         self.requests = anyio.CapacityLimiter(process.config.requests_max)
         self.streams = anyio.CapacityLimiter(process.config.streams_max)
+        self.metrics = GatewayMetrics(
+            process.telemetry.registry,
+            requests=lambda: self.requests.borrowed_tokens,
+            streams=lambda: self.streams.borrowed_tokens,
+        )
 
 
 class Answer(NamedTuple):

@@ -78,3 +78,16 @@ async def test_a_process_with_a_wrong_clock_commits_nothing(world: GatewayWorld)
     assert "clock is 10000 ms off" in ready.json()["faults"][0]
     health.compare_clocks(ClockMark(100, 0), [ClockMark(0, 0)])
     assert (await world.request("GET", "/v1/workspaces/acme/runs")).status_code == 200
+
+
+async def test_answers_and_refusals_are_counted_by_endpoint_and_code(world: GatewayWorld) -> None:
+    """HOUSE 14: labels of low cardinality: endpoints, statuses and codes, no ids and no workspaces."""
+    await world.accepted()
+    await world.request("GET", "/v1/workspaces/acme/runs/" + "0" * 32)
+    text = world.gateway.process.telemetry.exposition().decode()
+    assert 'ryusen_gateway_answers_total{endpoint="submit_event",status="202"} 1.0' in text
+    assert 'ryusen_gateway_answers_total{endpoint="get_run",status="404"} 1.0' in text
+    assert 'ryusen_gateway_refusals_total{code="not_found"} 1.0' in text
+    assert 'ryusen_gateway_request_seconds_count{endpoint="submit_event"} 1.0' in text
+    assert "ryusen_gateway_requests_open 0.0" in text
+    assert "acme" not in text
