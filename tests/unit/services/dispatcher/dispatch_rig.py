@@ -182,7 +182,12 @@ RETRY_AT_ONCE = RetryPolicy(attempts=3, initial_ms=0)
 
 
 def hello(
-    *, instance: str = "11" * 16, capacity: int = 4, held: list[HeldWork] | None = None, functions: str = "fulfil"
+    *,
+    instance: str = "11" * 16,
+    capacity: int = 4,
+    held: list[HeldWork] | None = None,
+    functions: str = "fulfil",
+    features: list[str] | None = None,
 ) -> Hello:
     """Return a sound hello."""
     return Hello(
@@ -194,6 +199,7 @@ def hello(
         capacity=capacity,
         release="release-1",
         held=held or [],
+        features=features or [],
     )
 
 

@@ -13,11 +13,14 @@ import pytest
 from dispatch_rig import FakeWorker, MortalKeyspace, Rig, hello, turns
 from prometheus_client import CollectorRegistry
 from ryusen.protocol.frames import (
+    CONTINUATION,
     Answer,
     Assign,
     Complete,
     Declare,
+    GiveBack,
     HeldWork,
+    Proceed,
     Ready,
     Renew,
     Result,
@@ -43,8 +46,10 @@ from services.fanout.metrics import FanOutMetrics
 from services.fanout.options import FanOutOptions
 from services.fanout.pump import FanOutPump
 
+Effects = Counter[tuple[str, str, int]]
+"""How often each effect was had: by run, step and generation."""
 EVENTS = 60
-STEPS = ("reserve", "ship")
+STEPS = ("reserve", "charge", "ship")
 ROUND_MS = 50
 ROUNDS_OF_TROUBLE = 400
 ROUNDS_MAX = 3_000
@@ -60,13 +65,20 @@ RATES = FaultRates(
 
 
 class Robot:
-    """A worker that lives through everything: it keeps what it did until it is acknowledged, in whatever session."""
+    """A worker that lives through everything: it keeps what it did until it is acknowledged, in whatever session.
 
-    def __init__(self, instance: str, effects: Counter[tuple[str, str | None, int]]) -> None:
+    With `features` it goes on behind its own successes, as the SDK's worker does.
+    """
+
+    def __init__(self, instance: str, effects: Effects, features: list[str]) -> None:
         self.instance = instance
         self.effects = effects
+        self.features = features
+        self.continues = False
         self.waiting: dict[str, WorkRef] = {}
         self.kept: dict[str, Answer | Result] = {}
+        self.done: dict[str, set[str]] = {}
+        self.proceeded = 0
         self.connection: FakeWorker | None = None
 
     async def serve(self, choose: Callable[[], Rig | None]) -> None:
@@ -77,12 +89,20 @@ class Robot:
                 continue
             self.connection = rig.connect()
             held = [HeldWork(ref=frame.ref, request=request, state="finished") for request, frame in self.kept.items()]
-            self.waiting.clear()
-            self.connection.say(hello(instance=self.instance, capacity=8, held=held, functions="fulfil audit"))
+            self.connection.say(
+                hello(
+                    instance=self.instance,
+                    capacity=8,
+                    held=held,
+                    functions="fulfil audit",
+                    features=self.features,
+                )
+            )
             try:
                 while True:
                     self._hear(self.connection, await self.connection.next_frame())
             except PeerGone:
+                self._forget_session()
                 await turns(5)
 
     def renew(self) -> None:
@@ -93,32 +113,59 @@ class Robot:
         if self.connection is not None:
             self.connection.drop()
 
+    def _forget_session(self) -> None:
+        """What has not started is forgotten; a pass cannot outlive its session, its result goes alone."""
+        self.waiting.clear()
+        for request, frame in list(self.kept.items()):
+            if isinstance(frame, Result):
+                self.kept[request] = msgspec.structs.replace(frame, following="")
+            elif frame.ref.step is not None:
+                del self.kept[request]
+
     def _hear(self, connection: FakeWorker, frame: ServerFrame) -> None:
         if isinstance(frame, Welcome):
+            self.continues = frame.continues
             for kept in self.kept.values():
                 connection.say(kept)
         elif isinstance(frame, Assign):
+            self.done[frame.ref.run] = {memo.id for memo in frame.memo}
             if frame.ref.kind == "callback":
                 self.waiting[frame.request] = frame.ref
                 connection.say(Ready(request=frame.request))
             else:
-                self._keep(connection, frame.request, self._pass(frame))
+                self._answer(connection, frame.request, frame.ref)
         elif isinstance(frame, Start) and frame.request in self.waiting:
-            ref = self.waiting.pop(frame.request)
-            self.effects[ref.run, ref.step, ref.generation] += 1
-            outcome = Succeeded(value=msgspec.Raw(b"true"))
-            self._keep(connection, frame.request, Result(request=frame.request, ref=ref, outcome=outcome))
+            self._run(connection, frame.request, self.waiting.pop(frame.request))
+        elif isinstance(frame, Proceed):
+            self.kept.pop(frame.joint, None)
+            if self.kept.pop(frame.request, None) is None:
+                connection.say(GiveBack(request=frame.following, ref=frame.ref))
+            else:
+                self.proceeded += 1
+                self._run(connection, frame.following, frame.ref)
         elif isinstance(frame, Settled):
-            self.kept.pop(frame.request, None)
+            result = self.kept.pop(frame.request, None)
+            self.kept.pop(frame.joint, None)
+            if frame.verdict == "stale" and isinstance(result, Result):
+                self.kept.pop(result.following, None)
         elif isinstance(frame, Void):
             self.waiting.pop(frame.request, None)
 
-    @staticmethod
-    def _pass(assign: Assign) -> Answer:
-        done = {memo.id for memo in assign.memo}
-        left = [step for step in STEPS if step not in done]
+    def _run(self, connection: FakeWorker, request: str, ref: WorkRef) -> None:
+        """Have the effect, report it, and go on with the run where that is allowed."""
+        assert ref.step is not None
+        self.effects[ref.run, ref.step, ref.generation] += 1
+        self.done.setdefault(ref.run, set()).add(ref.step)
+        following = f"{request}+" if self.continues else ""
+        outcome = Succeeded(value=msgspec.Raw(b"true"))
+        self._keep(connection, request, Result(request=request, ref=ref, outcome=outcome, following=following))
+        if following:
+            self._answer(connection, following, ref)
+
+    def _answer(self, connection: FakeWorker, request: str, ref: WorkRef) -> None:
+        left = [step for step in STEPS if step not in self.done[ref.run]]
         ending = Declare(steps=[StepDeclaration(id=left[0])]) if left else Complete(value=msgspec.Raw(b"true"))
-        return Answer(request=assign.request, ref=assign.ref, ending=ending)
+        self._keep(connection, request, Answer(request=request, ref=ref, ending=ending))
 
     def _keep(self, connection: FakeWorker, request: str, frame: Answer | Result) -> None:
         self.kept[request] = frame
@@ -201,13 +248,14 @@ class Fleet:
 
 
 @pytest.mark.case(34)
+@pytest.mark.parametrize("features", [[], [CONTINUATION]], ids=["queue", "continuation"])
 @pytest.mark.parametrize("seed", range(2))
-async def test_what_was_acknowledged_is_done_once_through_every_failover(seed: int) -> None:
+async def test_what_was_acknowledged_is_done_once_through_every_failover(seed: int, features: list[str]) -> None:
     """Case 034: accepted, then lost in a failover. Every event is expanded with both its bindings; no effect runs twice."""
     world = World(clock=VirtualClock(), seed=seed)
     await world.begin({"fulfil": ["order.placed"], "audit": ["order.placed"]})
-    effects: Counter[tuple[str, str | None, int]] = Counter()
-    robots = [Robot(f"{number + 1:032x}", effects) for number in range(3)]
+    effects: Effects = Counter()
+    robots = [Robot(f"{number + 1:032x}", effects, features) for number in range(3)]
     fleet = Fleet(world, seed)
     accepted: list[str] = []
     async with anyio.create_task_group() as group:
@@ -240,4 +288,5 @@ async def test_what_was_acknowledged_is_done_once_through_every_failover(seed: i
         assert (expansion.state, expansion.matched_count) == (ExpansionState.COMPLETE, 2)
     assert set(effects.values()) == {1}, "an effect ran twice"
     assert len(effects) == len(STEPS) * len(runs)
+    assert bool(features) is any(robot.proceeded for robot in robots)
     await world.check()
