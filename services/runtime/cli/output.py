@@ -15,8 +15,8 @@ from rich.text import Text
 
 __all__ = ["instant", "pairs", "print_json", "print_table", "styled_status", "warn"]
 
-PLAIN_WIDTH = 240
-"""Columns of a table that goes to a file or a pipe: enough that nothing is folded."""
+PLAIN_WIDTH = 4_000
+"""Columns of a table that goes to a file or a pipe: enough that nothing is folded or cut."""
 _encoder = msgspec.json.Encoder()
 _STYLES = {
     "completed": "green",
@@ -40,15 +40,17 @@ def print_json(document: bytes | Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, empty: str) -> None:
     """Print rows in columns; what to say when there are none goes to standard error."""
-    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column, no_wrap=True)
+    is_terminal = sys.stdout.isatty()
+    table = Table(box=box.SIMPLE_HEAD if is_terminal else None, pad_edge=False, show_edge=False)
+    for number, column in enumerate(columns):
+        # The first column is what a person copies: never folded.
+        table.add_column(column, no_wrap=not is_terminal or number == 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
     if not table.row_count:
         warn(empty)
         return
-    console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH, no_color=True)
+    console = Console() if is_terminal else Console(width=PLAIN_WIDTH, no_color=True)
     console.print(table, highlight=False)
 
 

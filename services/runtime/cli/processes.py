@@ -101,9 +101,16 @@ def _show(config: Config, *, is_json: bool) -> None:
         ])  # fmt: skip
         return
     print_table(
-        ("setting", "value", "unit", "from", "allowed"),
+        ("setting", "value", "unit", "from", "allowed", "meaning"),
         [
-            (setting.name, str(shown_value(setting, config)), setting.unit, config.origin_of(setting), setting.range)
+            (
+                setting.name,
+                str(shown_value(setting, config)),
+                setting.unit,
+                config.origin_of(setting),
+                setting.range,
+                setting.meaning,
+            )
             for setting in SETTINGS
         ],
         empty="there are no settings",

@@ -211,6 +211,7 @@ def test_the_configuration_is_shown_with_its_origins() -> None:
     assert "a-secret" not in result.stdout + result.stderr
     table = CliRunner().invoke(main, ["gateway", "--check"], env=env).stdout
     assert "20000" in table
+    assert all(setting.meaning in table for setting in SETTINGS)
     assert "a-secret" not in table
 
 

@@ -1,0 +1,80 @@
+"""The SDK's client against the gateway: every call of it means what the gateway answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from gateway_world import GatewayWorld
+from ryusen import ApiError, App, AsyncClient, Context
+
+app = App("orders")
+
+
+@dataclass
+class Order:
+    number: int
+    at: datetime
+    blob: bytes
+
+
+@app.function(on="order.bought")
+async def buy(ctx: Context, order: Order) -> None: ...
+
+
+@pytest.fixture
+async def client(world: GatewayWorld) -> AsyncIterator[AsyncClient]:
+    transport = httpx.ASGITransport(world.app)
+    async with AsyncClient("http://gateway", "acme", world.keys["acme", "admin"], transport=transport) as made:
+        yield made
+
+
+async def test_every_call_of_the_client(world: GatewayWorld, client: AsyncClient) -> None:
+    assert await client.publish(app) == 1
+    routing = await client.activate({"orders": 1}, merge=True)
+    assert (await client.routing())["applications"] == {"orders": 1, "shop": 1}
+    assert [manifest["generation"] for manifest in (await client.manifests("orders")).items] == [1]
+    assert (await client.manifest("orders", 1))["functions"][0]["name"] == "buy"
+    order = Order(2**53 + 1, datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), b"\x00\xff")
+    receipt = await client.submit(
+        "order.bought", order, idempotency_key="k", correlation={"number": "1"}, timestamp_ms=5
+    )
+    again = await client.submit("order.bought", order, idempotency_key="k", correlation={"number": "1"}, timestamp_ms=5)
+    assert (receipt.routing_generation, receipt.replayed, again.replayed) == (routing, False, True)
+    assert again.event == receipt.event
+    await world.core.expand()
+    event = await client.event(receipt.event)
+    assert event["payload"] == {"number": 2**53 + 1, "at": order.at, "blob": b"\x00\xff"}
+    assert [listed["event"] for listed in (await client.events(limit=5)).items] == [receipt.event]
+    (listed_run,) = (await client.runs(application="orders", function="buy", status=None)).items
+    run = await client.run(listed_run["run"])
+    assert run["input"] == event["payload"]
+    assert run["status"] == "running"
+    assert [match["run"] for match in (await client.matches(receipt.event)).items] == [run["run"]]
+    assert (await client.steps(run["run"], limit=5)).items == []
+    history = await client.history(run["run"], limit=1)
+    assert [entry["kind"] for entry in history.items] == ["run-created"]
+
+
+async def test_a_history_is_followed_to_its_end(world: GatewayWorld, client: AsyncClient) -> None:
+    run = await world.core.start_run()
+    await world.core.run_step()
+    await world.core.complete(await world.core.lease_pass())
+    assert (await client.step(run.run_id, "s1"))["value"] == "ok"
+    followed = [entry["kind"] async for entry in client.follow(run.run_id)]
+    assert followed == await world.core.kinds(run.run_id)
+
+
+async def test_a_refusal_reaches_the_caller_with_its_code_and_members(world: GatewayWorld, client: AsyncClient) -> None:
+    await client.submit("order.placed", 1, idempotency_key="k")
+    with pytest.raises(ApiError) as caught:
+        await client.submit("order.placed", 2, idempotency_key="k")
+    assert (caught.value.problem, caught.value.status) == ("idempotency_conflict", 409)
+    assert "event" in caught.value.members
+    with pytest.raises(ApiError, match="not_found"):
+        await client.run("0" * 32)
+    with pytest.raises(ApiError, match="unsupported_filter"):
+        await client.runs(status="running", application="shop", function="fulfil")
