@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from keyspace.clock import Clock, SystemClock
-from keyspace.errors import Refusal, UnknownVersion
+from keyspace.errors import KeyspaceError, Refusal, UnknownVersion
 from keyspace.keyspace import Keyspace
 from keyspace.opening import (
     HIGH_WATER_PERIOD_MS,
@@ -194,13 +194,13 @@ class Process:
             await self.clock.sleep_ms(HEARTBEAT_MS)
             try:
                 await self.heartbeat()
-            except StoreError as error:
+            except (StoreError, KeyspaceError) as error:
                 if not self.health.store_fault:
-                    log.warning("the store does not answer", extra={"error": str(error)})
-                self.health.store_fault = f"store does not answer: {error}"
+                    log.warning("the store does not answer as it should", extra={"error": str(error)})
+                self.health.store_fault = f"store: {error}"
             else:
                 if self.health.store_fault:
-                    log.info("the store answers again")
+                    log.info("the store answers as it should again")
                 self.health.store_fault = ""
 
     async def mark_high_water(self) -> None:
@@ -208,7 +208,7 @@ class Process:
         while True:
             try:
                 await self.keyspace.transact_always("record_high_water", record_high_water)
-            except StoreError as error:
+            except (StoreError, KeyspaceError) as error:
                 log.warning("the high-water mark was not raised", extra={"error": str(error)})
             await self.clock.sleep_ms(HIGH_WATER_PERIOD_MS)
 
@@ -223,7 +223,7 @@ class Process:
 
     async def leave(self) -> None:
         """Remove the process's record, if the store answers soon."""
-        with anyio.move_on_after(LEAVE_MS / 1_000, shield=True), suppress(StoreError):
+        with anyio.move_on_after(LEAVE_MS / 1_000, shield=True), suppress(StoreError, KeyspaceError):
             await self.keyspace.transact_always("forget_process", lambda tx: forget_process(tx, self.process_id))
 
 

@@ -6,6 +6,7 @@ import pytest
 from waiting import until
 
 from keyspace.clock import VirtualClock
+from keyspace.layout import PROCESS
 from keyspace.store.embedded import memory_store
 from keyspace.store.memory_engine import MemoryEngine
 from keyspace.tx import Tx
@@ -140,3 +141,28 @@ async def test_a_version_that_came_late_accuses_nobody() -> None:
         base.advance(HEARTBEAT_MS)
         await beat(busy)
     assert busy.health.faults == []
+
+
+async def test_a_record_of_a_newer_release_makes_a_process_unready_not_dead() -> None:
+    """In the middle of an upgrade an older process may meet what it cannot read; it says so and serves again later."""
+    clock = VirtualClock()
+    store = memory_store(clock=clock)
+    async with open_process(CONFIG, "gateway", clock=clock, store=store) as process:
+        key = PROCESS.at("newer").data
+
+        async def change(value: bytes | None) -> None:
+            raw = store.begin()
+            if value is None:
+                raw.clear(key)
+            else:
+                raw.set(key, value)
+            await raw.commit()
+            await until(lambda: clock.next_wake_ms() is not None)
+            clock.advance(HEARTBEAT_MS)
+
+        await change(bytes((127,)) + b"[]")
+        await until(lambda: bool(process.health.faults))
+        assert "newer release" in process.health.store_fault
+        await change(None)
+        await until(lambda: not process.health.faults)
+    await store.close()
