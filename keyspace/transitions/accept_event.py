@@ -119,7 +119,8 @@ async def accept_event(
 
     Reads: workspace, own event, claim, routing head; on a replay the first event and its expansion.
     Writes: event, payload, companion stamp, list entry, claim, expansion, fan-out item with its index entries and bell.
-    Conflicts: only with an equal key, or an activation.  Budget: the payload plus 4 kB.
+    Conflicts: only with an equal key, or an activation.  Budget: the payload, the correlation as JSON (at most six
+        times its bytes) and 6 kB.
     Idempotent: by the claim, or by `event_id`.
 
     Raises:
