@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from keyspace.store.api import KeyRange
 from keyspace.tuple_layer import (
@@ -99,8 +99,7 @@ Stamp = ElementType("stamp", pack_stamp, _restore_stamp)
 """A commit versionstamp of ten bytes and two that order entries inside one transaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key(Generic[R_co]):
+class Key(NamedTuple, Generic[R_co]):
     """One logical key and how its value decodes."""
 
     leaf: Leaf[Any]
@@ -112,13 +111,28 @@ def _head(leaf: Leaf[Any], values: tuple[Any, ...]) -> bytes:
     return leaf.pack(values)
 
 
+def _plan_of(shape: tuple[int | ElementType, ...]) -> tuple[bytes, tuple[tuple[Callable[[Any], bytes], bytes], ...]]:
+    """Return the packed constants before the first element, and for each element how it packs and what follows it."""
+    lead = b""
+    plan: list[tuple[Callable[[Any], bytes], bytes]] = []
+    for part in shape:
+        if isinstance(part, ElementType):
+            plan.append((part.pack, b""))
+        elif plan:
+            pack, following = plan[-1]
+            plan[-1] = (pack, following + pack_int(part))
+        else:
+            lead += pack_int(part)
+    return lead, tuple(plan)
+
+
 class Leaf(Generic[R]):
     """One kind of key: constants (ints) and typed elements in order.
 
     The first `cached` elements are packed once and kept, because a transaction builds many keys of one run.
     """
 
-    __slots__ = ("cached", "codec", "fixed", "name", "note", "readers", "shape", "writers")
+    __slots__ = ("_lead", "_plan", "_rest", "cached", "codec", "fixed", "name", "note", "readers", "shape", "writers")
 
     def __init__(
         self,
@@ -149,36 +163,25 @@ class Leaf(Generic[R]):
         self.note = note
         self.cached = cached
         self.fixed = sum(1 for part in shape if isinstance(part, ElementType))
+        self._lead, self._plan = _plan_of(shape)
+        self._rest = self._plan[cached:]
 
     def pack(self, values: tuple[Any, ...]) -> bytes:
         """Return the packed leading elements for `values`, with the constants that follow each of them."""
-        parts: list[bytes] = []
-        taken = 0
-        for part in self.shape:
-            if isinstance(part, int):
-                parts.append(pack_int(part))
-                continue
-            if taken == len(values):
-                break
-            parts.append(part.pack(values[taken]))
-            taken += 1
-        return b"".join(parts)
+        packed = self._lead
+        for (pack, following), value in zip(self._plan, values, strict=False):
+            packed += pack(value) + following
+        return packed
 
     def _tail(self, values: tuple[Any, ...]) -> bytes:
-        head = _head(self, values[: self.cached])
-        parts = [head]
-        taken = 0
-        for part in self.shape:
-            if isinstance(part, int):
-                if taken > self.cached:
-                    parts.append(pack_int(part))
-                continue
-            if taken == len(values):
-                break
-            if taken >= self.cached:
-                parts.append(part.pack(values[taken]))
-            taken += 1
-        return b"".join(parts)
+        cached = self.cached
+        if not cached:
+            return self.pack(values)
+        packed = _head(self, values[:cached])
+        if len(values) > cached:
+            for (pack, following), value in zip(self._rest, values[cached:], strict=False):
+                packed += pack(value) + following
+        return packed
 
     def at(self, *values: Any) -> Key[R]:
         """Return the key of this leaf with exactly these elements."""

@@ -57,8 +57,8 @@ def pack_int(value: int) -> bytes:
     Raises:
         OverflowError: the magnitude needs more than 8 bytes.
     """
-    if value == 0:
-        return b"\x14"
+    if 0 <= value < _SMALL_INTS_END:
+        return _SMALL_INTS[value]
     if value > 0:
         size = (value.bit_length() + 7) >> 3
         if size > _INT_BYTES_MAX:
@@ -68,6 +68,11 @@ def pack_int(value: int) -> bytes:
     if size > _INT_BYTES_MAX:
         raise OverflowError("a key integer takes at most 8 bytes")
     return bytes((_INT_ZERO_CODE - size,)) + (value + (1 << (8 * size)) - 1).to_bytes(size, "big")
+
+
+_SMALL_INTS_END = 256
+_SMALL_INTS = (b"\x14", *(bytes((_INT_ZERO_CODE + 1, value)) for value in range(1, _SMALL_INTS_END)))
+"""The encodings that nearly every key holds: leaf codes, shards, ordinals of short runs."""
 
 
 def pack_stamp(stamp: bytes) -> bytes:
