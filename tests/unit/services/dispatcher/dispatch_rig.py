@@ -108,6 +108,10 @@ class FakeWorker:
         self._to_worker.put(decode_server_frame(text))
 
     async def close(self, code: int, reason: str) -> None:
+        self.cut(code, reason)
+
+    def cut(self, code: int = 1006, reason: str = "") -> None:
+        """End the connection; 1006 is how a worker sees one that ended without a close frame."""
         if self.closed is None:
             self.closed = (code, reason)
             self.has_closed.set()
@@ -264,7 +268,14 @@ class Rig:
     def connect(self, workspace: str = "acme") -> FakeWorker:
         """Open a connection that has not said hello."""
         worker = FakeWorker()
-        self.group.start_soon(self.dispatcher.serve_peer, worker, workspace)
+
+        async def serve() -> None:
+            try:
+                await self.dispatcher.serve_peer(worker, workspace)
+            finally:
+                worker.cut()  # the operating system closes the connections of a process that is gone
+
+        self.group.start_soon(serve)
         return worker
 
     async def join(self, said: Hello | None = None, *, workspace: str = "acme") -> FakeWorker:
