@@ -18,7 +18,7 @@ from services.gateway.cursors import ListQuery
 from services.gateway.endpoints import Answer, Call, missing
 from services.gateway.pages import PageRequest, read_rows
 from services.gateway.problems import ApiProblem
-from services.gateway.types import Event, EventSummary, Expansion, Match, Page, Submission, Submitted
+from services.gateway.types import Event, EventSummary, Expansion, ExpansionSummary, Match, Page, Submission, Submitted
 
 __all__ = ["get_event", "list_events", "list_matches", "submit_event"]
 
@@ -164,10 +164,9 @@ def _submitted(acceptance: Acceptance) -> Submitted:
     return Submitted(
         event=acceptance.event_id,
         routing_generation=acceptance.routing_generation,
-        expansion=Expansion(
+        expansion=ExpansionSummary(
             state=acceptance.expansion.value,
             matched_count=acceptance.matched_count,
-            evaluated_count=acceptance.matched_count,
             explanation=_explain(acceptance.routing_generation, acceptance.expansion, acceptance.matched_count),
         ),
         replayed=acceptance.is_replay,

@@ -19,6 +19,7 @@ __all__ = [
     "Event",
     "EventSummary",
     "Expansion",
+    "ExpansionSummary",
     "Failure",
     "HistoryEntry",
     "HistoryPage",
@@ -137,14 +138,19 @@ class Submission(_Request, frozen=True, kw_only=True, forbid_unknown_fields=True
     timestamp_ms: int | None = None
 
 
-class Expansion(_Answer, frozen=True, kw_only=True):
+class ExpansionSummary(_Answer, frozen=True, kw_only=True):
     """How far an event has become runs. `explanation` says in words what became of it."""
 
     state: str
     matched_count: int
+    explanation: str = ""
+
+
+class Expansion(ExpansionSummary, frozen=True, kw_only=True):
+    """How far an event has become runs, with how many candidates were looked at and when the last one was."""
+
     evaluated_count: int = 0
     completed_at_ms: int | None = None
-    explanation: str = ""
 
 
 class Submitted(_Answer, frozen=True, kw_only=True):
@@ -152,7 +158,7 @@ class Submitted(_Answer, frozen=True, kw_only=True):
 
     event: str
     routing_generation: int
-    expansion: Expansion
+    expansion: ExpansionSummary
     replayed: bool
     accepted_at_ms: int
     claim_expires_at_ms: int | None = None
