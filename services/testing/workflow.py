@@ -42,8 +42,9 @@ PROBLEMS_SHOWN_MAX = 20
 class WorkflowTest:
     """A workspace of its own, with the whole service around it, for one test.
 
-    What needs no time has happened when a call returns. Virtual time begins at a fixed instant and passes in `settle`, `run`
-    and `advance` only, in jumps: a backoff of two hours costs nothing. While user code runs it stands still.
+    Work begins when its event is submitted; `settle` returns when nothing is left that could happen. Virtual time begins at a
+    fixed instant and passes in `settle`, `run` and `advance` only, in jumps: a backoff of two hours costs nothing. While user
+    code runs it stands still.
     """
 
     def __init__(self, *, seed: int | None = None, deadline: Duration = "10s", start: datetime | None = None) -> None:
@@ -81,8 +82,10 @@ class WorkflowTest:
         """End the service; closing again changes nothing."""
         if not self._is_closed:
             self._is_closed = True
-            self._loop.call(self._engine.close())
-            self._loop.join()
+            try:
+                self._loop.call(self._engine.close())
+            finally:
+                self._loop.join()
 
     # -- applications
 
@@ -110,7 +113,7 @@ class WorkflowTest:
         correlation: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> str:
-        """Submit an event, let everything happen that needs no time, and return the event's id.
+        """Submit an event, let happen what needs no time, and return the event's id.
 
         Args:
             name: the event's name.
