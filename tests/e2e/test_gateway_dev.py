@@ -226,3 +226,30 @@ async def test_state_of_a_newer_release_is_refused_in_one_line(dev: Dev) -> None
         (line,) = process.log_tail().splitlines()
         assert line.startswith("ryusen: embedded:")
         assert "upgrade this process first" in line
+
+
+@pytest.mark.case(79)
+async def test_two_local_servers_on_one_state_share_the_work(dev: Dev) -> None:
+    """Case 079: the second one is welcome on another port; nothing runs twice and nothing is lost."""
+    dev.open_gate()
+    (other_port,) = free_ports(1)
+    async with dev.run() as first, await dev.client(first) as client:
+        async with dev.run(port=other_port) as second, await dev.client(second) as other:
+            await submit(client, range(10))
+            await submit(other, range(5, 15))
+
+            async def all_completed() -> bool:
+                return await outputs(other) == sorted(f"one {number}" for number in range(15))
+
+            await eventually(all_completed, "every run completes once")
+            second.signal(signal.SIGTERM)
+            assert await second.wait(STOP_S) == 0
+        await submit(client, range(15, 16))
+
+        async def one_more() -> bool:
+            return len(await outputs(client)) == 16
+
+        await eventually(one_more, "the first one serves on")
+        first.signal(signal.SIGTERM)
+        assert await first.wait(STOP_S) == 0
+    assert not (await check_store(f"embedded:{dev.store}")).problems
