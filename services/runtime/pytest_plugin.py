@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pluggy import Result
+
     from services.testing import WorkflowTest
 
 _TESTS: pytest.StashKey[WorkflowTest] = pytest.StashKey()
@@ -45,18 +47,19 @@ def workflow(request: pytest.FixtureRequest) -> Generator[WorkflowTest, None, No
         test.close()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+# The older kind of wrapper: every pytest with a stash knows it, and a plugin that others load unasked must not need a new one.
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Result[pytest.TestReport], None]:
     """Add to the report of a failed test what happened in its workspace, and the seed."""
-    report = yield
+    outcome = yield
     test = item.stash.get(_TESTS, None)
-    if test is not None and report.failed:
+    if test is None:
+        return
+    report = outcome.get_result()
+    if report.failed:
         item.stash[_FAILED] = True
         try:
             told = test.describe()
         except Exception as error:  # noqa: BLE001 - the test's own failure must be shown whatever state the service is in
             told = f"seed {test.seed}; the store cannot be read: {error!r}"
         report.sections.append(("ryusen workflow", f"{told}\nrepeat its ids with --ryusen-seed={test.seed}"))
-    return report

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib.util
 import itertools
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -19,10 +21,11 @@ from ryusen import App, Context, InvalidValue, NonRetryable, Retry, RetryAfter, 
 
 from keyspace.errors import Refusal
 from keyspace.history import HistoryKind
-from services.testing import FunctionNotFound, WorkflowTest, WorkflowTestError
+from services.testing import FunctionNotFound, RunView, StepView, WorkflowTest, WorkflowTestError
 from services.testing.words import sentence, shown_ms
 
 EXAMPLE = Path(__file__).parents[4] / "sdk_py" / "examples" / "orders.py"
+README = EXAMPLE.parents[1] / "README.md"
 HOUR_MS = 3_600_000
 
 
@@ -317,3 +320,15 @@ def test_every_kind_of_entry_has_its_sentence() -> None:
 def test_spans_of_time_read_well(delay_ms: int, words: str) -> None:
     """Each unit is used from its own size on."""
     assert shown_ms(delay_ms) == words
+
+
+def test_the_readme_lists_what_the_helper_can_do() -> None:
+    """A call that the README names and the helper lacks, or the other way round, would mislead its reader."""
+    text = README.read_text().partition("## Testing your workflows")[2].partition("\n## ")[0]
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)(?:\([^`]*\))?`", row.split(" | ")[0])}
+    offered = {name for name in vars(WorkflowTest) if not name.startswith("_")}
+    assert named == offered - {"close", "describe"}
+    shown = set(re.findall(r"`(\w+)`", text.partition("A run shows")[2].partition("A failed test")[0]))
+    attributes = {field.name for view in (RunView, StepView) for field in dataclasses.fields(view)} | {"story"}
+    assert shown - attributes == set()
