@@ -25,9 +25,7 @@ class DispatcherMetrics:
         self.assigned = counter("assigned", "Assignments sent.")
         self.authorized = counter("authorized", "Starts authorized, by verdict.", "verdict")
         self.settled = counter("settled", "Settlements answered, by kind and verdict.", "kind", "verdict")
-        self.settle_failures = counter(
-            "settle_failures", "Settlements that failed and got no answer, by cause.", "cause"
-        )
+        self.settle_failures = counter("settle_failures", "Settlements that failed and got no answer, by kind.", "kind")
         self.renewals = counter("renewals", "Leases renewed or found lost, by outcome.", "outcome")
         self.given_back = counter("given_back", "Deliveries that workers gave back.")
         self.not_started = counter("not_started", "Authorized attempts proven never to have begun.")

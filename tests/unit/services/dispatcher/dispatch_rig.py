@@ -229,6 +229,7 @@ class Rig:
         process_id: str = "d1",
         peers: tuple[str, ...] = (),
         store: Store | None = None,
+        keyspace: Keyspace | None = None,
     ) -> None:
         self.world = world
         self.clock = world.clock
@@ -240,7 +241,7 @@ class Rig:
             rng=random.Random(process_id),
         )
         self.dispatcher = Dispatcher(
-            self.keyspace,
+            keyspace or self.keyspace,
             options or DispatcherOptions(),
             DispatcherMetrics(self.registry),
             process_id=process_id,
