@@ -253,7 +253,7 @@ class WorkerSession:
             elif isinstance(effect, Close):
                 self.close(effect.code, effect.reason)
             elif self._group is not None:
-                if not isinstance(effect, Load):
+                if not isinstance(effect, Load | Wait):
                     self._handler_count += 1
                 self._group.start_soon(self._do, effect, name=type(effect).__name__)
         if self.free_count():
@@ -275,12 +275,14 @@ class WorkerSession:
         if isinstance(effect, Load):
             await self._load(effect.held)
             return
+        if isinstance(effect, Wait):
+            # Not counted among the handlers: a hold that is over by its answer must not keep the reader from reading.
+            await self._clock.sleep_ms(HOLD_MS)
+            self._perform(self.core.waited(effect.following))
+            return
         try:
             if isinstance(effect, Settle):
                 await self._settle(effect)
-            elif isinstance(effect, Wait):
-                await self._clock.sleep_ms(HOLD_MS)
-                self._perform(self.core.waited(effect.following))
             elif isinstance(effect, Authorize):
                 await self._authorize(effect.held)
             elif isinstance(effect, Renewal):
