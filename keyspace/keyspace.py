@@ -6,9 +6,9 @@ the attempt's ids, and leaves retries, counters and the commit to the store's ru
 
 from __future__ import annotations
 
-import random
+import os
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from keyspace.budget import Budget, check_allowance
 from keyspace.clock import Clock
@@ -18,9 +18,36 @@ from keyspace.store.meter import Meter
 from keyspace.store.runner import Runner
 from keyspace.tx import ID_BYTES, Ids, Tx
 
-__all__ = ["Keyspace"]
+__all__ = ["Keyspace", "Randomness", "SystemRandomness"]
 
 T = TypeVar("T")
+
+
+RANDOM_POOL_BYTES = 4_096
+
+
+class Randomness(Protocol):
+    """Where ids come from; `random.Random` is one."""
+
+    def randbytes(self, n: int, /) -> bytes:
+        """Return `n` random bytes."""
+        ...
+
+
+class SystemRandomness:
+    """The operating system's random bytes, read a page at a time: a call for each id would cost more than its transaction's keys."""
+
+    def __init__(self) -> None:
+        """Start with nothing read, so that no two processes share what one of them read."""
+        self._pool = b""
+        self._taken = 0
+
+    def randbytes(self, n: int, /) -> bytes:
+        """Return `n` random bytes, at most 4,096; none is ever returned twice."""
+        if self._taken + n > len(self._pool):
+            self._pool, self._taken = os.urandom(RANDOM_POOL_BYTES), 0
+        self._taken += n
+        return self._pool[self._taken - n : self._taken]
 
 
 class Keyspace:
@@ -34,7 +61,7 @@ class Keyspace:
         prefix: bytes = b"",
         allowance_bytes: int = ALLOWANCE_BYTES_DEFAULT,
         payload_bytes_max: int = PAYLOAD_BYTES_DEFAULT,
-        rng: random.Random | None = None,
+        rng: Randomness | None = None,
         meter: Meter | None = None,
     ) -> None:
         """Bind a store to a deployment.
@@ -58,7 +85,7 @@ class Keyspace:
         self.allowance_bytes = allowance_bytes
         self.payload_bytes_max = payload_bytes_max
         self.meter = meter if meter is not None else Meter()
-        self._rng = rng if rng is not None else random.SystemRandom()
+        self._rng: Randomness = rng if rng is not None else SystemRandomness()
         self._runner = Runner(store, clock=clock, meter=self.meter)
 
     def mint(self) -> str:
