@@ -76,7 +76,7 @@ async def accept_failure(
 
     Reads: run, step, attempt, item.  Writes: attempt, step, run, history, and either the successor's attempt and item or a
         discovery item; the item and the settlement token go.
-    Conflicts: only with this run's other transitions.  Budget: under 24 kB.
+    Conflicts: only with this run's other transitions.  Budget: under 48 kB, three times the longest failure.
     Idempotent: the attempt's settlement is its receipt.
     """
     loaded = await load_work(tx, workspace, work)

@@ -22,7 +22,7 @@ async def fail_run(tx: Tx, workspace: str, work: Work, failure: FailureRecord) -
 
     Reads: run, item; for a nonempty unwind the last completion and its step.  Writes: run, status index, history, and the
         first compensation attempt with its item; the discovery item goes.
-    Conflicts: only with this run's other transitions.  Budget: under 24 kB.
+    Conflicts: only with this run's other transitions.  Budget: under 32 kB, twice the longest failure.
     Idempotent: the run's receipt of the pass.
     """
     run, item = await load_pass(tx, workspace, work)

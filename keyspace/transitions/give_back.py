@@ -28,7 +28,7 @@ async def give_back(tx: Tx, workspace: str, item_id: str, token: str) -> bool:
     An authorized effect is left alone: that it has not begun needs a proof (`prove_not_started`).
 
     Reads: the item.  Writes: the item, its index entries and bell.
-    Conflicts: with its authorization or recovery.  Budget: under 1 kB.
+    Conflicts: with its authorization or recovery.  Budget: under 2 kB.
     Idempotent: an item that is not leased under `token` is left alone.
     Source: RFD 2, "Lease expiry before start authorization makes an item eligible again".
     """

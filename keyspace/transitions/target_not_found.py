@@ -85,7 +85,7 @@ async def target_not_found(tx: Tx, workspace: str, work: Work) -> Verdict:
     """Fence the attempt: the step Obsolete with a new discovery, or the compensation skipped and the unwind advanced.
 
     Reads: run, step, attempt, item; for an unwind the next completion and its step.  Writes: the same, the next work, history.
-    Conflicts: only with this run's other transitions.  Budget: under 8 kB.
+    Conflicts: only with this run's other transitions.  Budget: under 20 kB, the run's failure.
     Idempotent: the fenced attempt is the receipt.
     Source: FILLED-IN 6; RFD 2, "Entering compensation snapshots every completed step".
     """

@@ -52,10 +52,12 @@ from keyspace.transitions.accept_success import accept_success
 from keyspace.transitions.activate_routing import activate_routing
 from keyspace.transitions.authorize_start import authorize_start
 from keyspace.transitions.complete_run import complete_run
+from keyspace.transitions.continue_run import Continued, Ending, continue_run
 from keyspace.transitions.create_workspace import create_workspace
 from keyspace.transitions.expand_event import Expanded, expand_event
 from keyspace.transitions.fail_run import fail_run
 from keyspace.transitions.give_back import give_back
+from keyspace.transitions.hold import Hold
 from keyspace.transitions.lease_items import Delivery, lease_items
 from keyspace.transitions.lose_lease import Loss, lose_lease
 from keyspace.transitions.open_session import open_session
@@ -431,6 +433,23 @@ class World:
 
     async def not_found(self, work: Work, *, workspace: str = "acme") -> Verdict:
         return await self.run("target_not_found", lambda tx: target_not_found(tx, workspace, work))
+
+    async def go_on(
+        self,
+        work: Work,
+        ending: Ending | None,
+        value: bytes = b'"ok"',
+        *,
+        session: str | None = None,
+        held: bool = True,
+    ) -> Continued:
+        """Report a success together with the answer of the pass that follows it."""
+        limit = self.keyspace.payload_bytes_max
+        hold = Hold(self.seat(session=session), LEASE_MS) if held else None
+        return await self.run(
+            "continue_run",
+            lambda tx: continue_run(tx, "acme", work, value, ending, hold=hold, value_bytes_max=limit),
+        )
 
     # -- whole passages
 
