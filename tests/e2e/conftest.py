@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import AsyncIterator
 
 import pytest
-from e2e_world import Site
+from e2e_world import Site, clear_site
 
 CLUSTER_FILE = os.environ.get("FDB_CLUSTER_FILE", "")
 
@@ -28,8 +29,11 @@ def anyio_backend() -> str:
         ),
     ],
 )
-def site(request: pytest.FixtureRequest) -> Site:
-    """Where the processes keep their state; on a cluster each module has a key prefix of its own."""
+async def site(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[Site]:
+    """Where the processes keep their state; on a cluster each module has a key prefix of its own, cleared afterwards."""
     if request.param == "embedded":
-        return Site(None, "")
-    return Site(f"fdb:{CLUSTER_FILE}", f"e2e-{uuid.uuid4().hex[:12]}/")
+        yield Site(None, "")
+        return
+    site = Site(f"fdb:{CLUSTER_FILE}", f"e2e-{uuid.uuid4().hex[:12]}/")
+    yield site
+    await clear_site(site)

@@ -18,6 +18,7 @@ SEED_VARIABLE = "RYUSEN_E2E_SEED"
 EVENT_COUNT = 500
 CALLERS = 16
 WORK_MS = 20
+WORKER_CAPACITY = 10
 STEPS = ("first", "second", "third")
 SETTINGS = {"lease_ms": "3000", "skew_ms": "150"}
 VICTIMS = (
@@ -47,7 +48,7 @@ async def test_nothing_acknowledged_is_lost_and_no_effect_runs_twice(site: Site,
     seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(1 << 32))
     print(f"\nkill test: {SEED_VARIABLE}={seed}")
     rng, toll = random.Random(seed), Toll()
-    async with open_world("pairs", tmp_path, site, settings=SETTINGS) as world:
+    async with open_world("pairs", tmp_path, site, settings=SETTINGS, capacity=WORKER_CAPACITY) as world:
         events = await _load_under_kills(world, rng, toll)
         print(f"killed: {', '.join(toll.kills)}")
         assert len(set(events)) == EVENT_COUNT
@@ -125,6 +126,7 @@ async def _judge(world: World, runs: list[str], toll: Toll) -> None:
             unknown_count += 1
             await _judge_doubt(world, run, toll)
             assert max(accepted.values()) <= 1
+    assert unknown_count <= WORKER_CAPACITY * len(toll.worker_pids), "more is in doubt than killed workers could hold"
     print(f"{len(runs) - unknown_count} runs completed, {unknown_count} show an Unknown attempt")
 
 
