@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -25,8 +24,8 @@ def rendered(page: str) -> str:
         begin, end = _SECTION.format(name=name), _END.format(name=name)
         if page.count(begin) != 1 or page.count(end) != 1:
             raise ValueError(f"the page needs the markers of section {name} exactly once")
-        block = f"{begin}\n\n{render()}\n\n{end}"
-        page = re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _, block=block: block, page, flags=re.DOTALL)
+        before, after = page.split(begin)[0], page.split(end)[1]
+        page = f"{before}{begin}\n\n{render()}\n\n{end}{after}"
     return page
 
 
