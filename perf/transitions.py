@@ -1,0 +1,232 @@
+"""What each transition of a three-step run costs in processor time: `python -m perf.transitions [--against FOLDER]`.
+
+One process, no services: the keyspace over the memory engine, or over LMDB in a folder on a memory file system, so that no
+sync is waited for. With `--against`, another checkout's keyspace runs the same in a process of its own and the two take
+turns in short slices: on a shared machine only the ratio of neighbouring slices means something.
+"""
+
+# Only the standard library and `keyspace` are imported here: the other checkout's process runs this very file.
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from keyspace.clock import SystemClock
+from keyspace.keyspace import Keyspace
+from keyspace.opening import open_keyspace
+from keyspace.queue import claims
+from keyspace.queue.items import Seat
+from keyspace.records.run import RetryRecord
+from keyspace.records.work import ItemRecord, LaneKind, application_lane, server_lane
+from keyspace.store.embedded import memory_store, open_embedded
+from keyspace.transitions.accept_declaration import Declaration
+from keyspace.transitions.accept_event import Submission, accept_event
+from keyspace.transitions.activate_routing import activate_routing
+from keyspace.transitions.continue_run import Completion, answer_pass, continue_run
+from keyspace.transitions.create_workspace import create_workspace
+from keyspace.transitions.expand_event import expand_event
+from keyspace.transitions.hold import Hold
+from keyspace.transitions.lease_items import lease_items
+from keyspace.transitions.open_session import open_session
+from keyspace.transitions.publish_manifest import FunctionSpec, ManifestSpec, TriggerSpec, publish_manifest
+from keyspace.transitions.work import Work
+from keyspace.tx import Tx
+
+T = TypeVar("T")
+
+STORES = ("memory", "lmdb")
+MEMORY_FOLDER = Path("/dev/shm")
+WORKSPACE, APPLICATION, FUNCTION, EVENT = "acme", "orders", "fulfil", "order.placed"
+STEPS = 3
+LEASE_MS = 15_000
+VALUE_BYTES_MAX = 262_144
+INPUT, VALUE, OUTPUT = b'{"a":1}' * 20, b'"value"' * 10, b'"ok"'
+RETRY = RetryRecord(attempts=3, initial_ms=1000, coefficient=2.0, cap_ms=60_000)
+WARM_RUNS = 60
+
+Figures = dict[str, float]
+"""Microseconds of processor time a run, by transition; `run` is all of them."""
+
+
+class Bench:
+    """A keyspace with one application and one session, and what its transitions have cost since the last look."""
+
+    def __init__(self, keyspace: Keyspace, instance: str) -> None:
+        self.keyspace = keyspace
+        self.instance = instance
+        self.spent_ns: dict[str, int] = {}
+
+    async def timed(self, name: str, body: Callable[[Tx], Awaitable[T]]) -> T:
+        # All threads' time: the embedded store commits to a file in one of its own.
+        started_ns = time.process_time_ns()
+        value = await self.keyspace.transact(name, body)
+        self.spent_ns[name] = self.spent_ns.get(name, 0) + time.process_time_ns() - started_ns
+        return value
+
+    def seat(self) -> Seat:
+        return Seat("s1", self.instance, "r1", self.keyspace.mint())
+
+    async def prepare(self) -> None:
+        await open_keyspace(self.keyspace)
+        manifest = ManifestSpec(APPLICATION, (FunctionSpec(FUNCTION, (TriggerSpec(EVENT, "b1"),)),))
+        transact = self.keyspace.transact
+        await transact("prepare", lambda tx: create_workspace(tx, WORKSPACE))
+        await transact("prepare", lambda tx: publish_manifest(tx, WORKSPACE, manifest, published_by="k"))
+        await transact("prepare", lambda tx: activate_routing(tx, WORKSPACE, {APPLICATION: 1}, activated_by="k"))
+        await transact(
+            "prepare",
+            lambda tx: open_session(
+                tx,
+                WORKSPACE,
+                instance_id=self.instance,
+                application=APPLICATION,
+                session="s1",
+                release="r1",
+                connection=1,
+            ),
+        )
+
+    async def run(self) -> None:
+        """Take one run from its submission to its completion."""
+        await self._submit()
+        item = await self._start()
+        for number in range(1, STEPS + 1):
+            item = await self._go_on(item, number)
+        assert item is None, "the run has not completed"
+
+    async def _submit(self) -> None:
+        event_id = self.keyspace.mint()
+        submission = Submission(EVENT, INPUT, {}, None, None)
+        await self.timed(
+            "accept_event", lambda tx: accept_event(tx, WORKSPACE, submission, event_id=event_id, accepted_by="k")
+        )
+        lane = server_lane(LaneKind.FANOUT)
+        vested = await self.timed("find_fanout", lambda tx: claims.vested_items(tx, WORKSPACE, lane, limit=1))
+        await self.timed("expand_event", lambda tx: expand_event(tx, WORKSPACE, event_id, vested[0].item_id))
+
+    async def _start(self) -> ItemRecord | None:
+        seats, lane = [self.seat()], application_lane(APPLICATION, FUNCTION)
+        deliveries = await self.timed(
+            "lease_items", lambda tx: lease_items(tx, WORKSPACE, lane, seats, lease_ms=LEASE_MS, tried={})
+        )
+        work, hold, declared = _work(deliveries[0].item), Hold(self.seat(), LEASE_MS), Declaration("step-1", RETRY)
+        _, item = await self.timed(
+            "answer_pass",
+            lambda tx: answer_pass(tx, WORKSPACE, work, declared, hold=hold, value_bytes_max=VALUE_BYTES_MAX),
+        )
+        return item
+
+    async def _go_on(self, item: ItemRecord | None, number: int) -> ItemRecord | None:
+        assert item is not None, "the session's next work was not authorized"
+        work, hold = _work(item), Hold(self.seat(), LEASE_MS)
+        ending = Declaration(f"step-{number + 1}", RETRY) if number < STEPS else Completion(OUTPUT)
+        continued = await self.timed(
+            "continue_run",
+            lambda tx: continue_run(tx, WORKSPACE, work, VALUE, ending, hold=hold, value_bytes_max=VALUE_BYTES_MAX),
+        )
+        return continued.following
+
+    async def slice(self, runs: int) -> Figures:
+        self.spent_ns.clear()
+        for _ in range(runs):
+            await self.run()
+        figures = {name: spent_ns / runs / 1000 for name, spent_ns in self.spent_ns.items()}
+        return {"run": sum(figures.values()), **figures}
+
+
+def _work(item: ItemRecord) -> Work:
+    return Work(item.kind, item.target, item.step_id, item.item_id, item.token or "", item.generation)
+
+
+async def _serve(store_name: str, folder: Path, runs: int) -> None:
+    """Measure a slice for each line that comes in, and answer it with the figures."""
+    clock = SystemClock()
+    store = memory_store(clock=clock) if store_name == "memory" else open_embedded(folder, clock=clock)
+    bench = Bench(Keyspace(store, clock=clock, rng=random.Random(1)), "ab" * 16)
+    await bench.prepare()
+    await bench.slice(WARM_RUNS)
+    while sys.stdin.readline():
+        figures = await bench.slice(runs)
+        sys.stdout.write(json.dumps(figures) + "\n")
+        sys.stdout.flush()
+    await store.close()
+
+
+class _Side:
+    """One checkout's process."""
+
+    def __init__(self, checkout: Path, store_name: str, folder: Path, runs: int) -> None:
+        # -P keeps this file's folder off the path, where perf/profile.py would pose as the standard library's.
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-P", __file__, "--serve", "--store", store_name),
+                *("--folder", str(folder), "--runs", str(runs)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(checkout)},
+        )
+
+    def slice(self) -> Figures:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        figures: Figures = json.loads(self.process.stdout.readline())
+        return figures
+
+    def end(self) -> None:
+        self.process.communicate()
+
+
+def _compare(options: argparse.Namespace) -> None:
+    here = Path(__file__).resolve().parent.parent
+    checkouts = [here] if options.against is None else [here, options.against.resolve()]
+    base = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="ryusen-perf-", dir=base) as folder:
+        sides = [
+            _Side(checkout, options.store, Path(folder) / str(index), options.runs)
+            for index, checkout in enumerate(checkouts)
+        ]
+        found: list[list[Figures]] = [[side.slice() for side in sides] for _ in range(options.slices)]
+        for side in sides:
+            side.end()
+    print(f"{options.store}: processor microseconds a run of {STEPS} steps, medians of {options.slices} slices")
+    for name in found[0][0]:
+        mine = [turn[0][name] for turn in found]
+        line = f"  {name:14s} {statistics.median(mine):8.0f}"
+        if len(sides) > 1:
+            theirs = [turn[1][name] for turn in found]
+            ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+            line += f"   against {statistics.median(theirs):8.0f}   ratio {ratio:5.2f}"
+        print(line)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m perf.transitions", description=__doc__)
+    parser.add_argument("--against", type=Path, help="another checkout, whose keyspace takes turns with this one's")
+    parser.add_argument("--store", choices=STORES, default="memory", help="the engine (%(default)s)")
+    parser.add_argument("--slices", type=int, default=15, help="slices of each side (%(default)s)")
+    parser.add_argument("--runs", type=int, default=60, help="runs in a slice (%(default)s)")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        asyncio.run(_serve(options.store, options.folder, options.runs))
+    else:
+        _compare(options)
+
+
+if __name__ == "__main__":
+    main()
