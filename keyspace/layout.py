@@ -133,6 +133,10 @@ RUN_STAMP: Leaf[bytes] = Leaf(
     "RUN_STAMP", Name, 5, Id, 8, codec=_STAMP, writers="materialize_run (stamped value)", readers="fsck, retention",
     note="the run's place in RUN_LIST and RUN_BY_FUNCTION", cached=2,
 )  # fmt: skip
+SETTLED: Leaf[str] = Leaf(
+    "SETTLED", Name, 5, Id, 10, Int, codec=_TEXT, writers="accept_success, accept_failure", readers="assignments",
+    note="ordinal of settlement from 1, completed and failed steps; value: step id", cached=2,
+)  # fmt: skip
 RUN_LIST: Leaf[str] = Leaf(
     "RUN_LIST", Name, 6, Stamp, codec=_TEXT, writers="materialize_run (stamped key)", readers="gateway pages",
     note="value: run id",

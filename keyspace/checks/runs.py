@@ -18,6 +18,7 @@ from keyspace.layout import (
     RUN_BY_STATUS,
     RUN_LIST,
     RUN_STAMP,
+    SETTLED,
     STEP,
     STEP_VALUE,
     UNRESOLVED,
@@ -61,6 +62,7 @@ async def check_run(case: Case) -> None:
     await _check_indexes(case, run)
     await _check_way_forward(case, run)
     await _check_completions(case, run, steps)
+    await _check_replay(case, run, steps)
     await _check_history(case, run, steps)
     _check_outcomes(case, run)
     if run.output_bytes is not None:
@@ -123,6 +125,17 @@ async def _check_completions(case: Case, run: RunRecord, steps: dict[str, StepRe
     case.expect(completed == run.completion_count, "C7", "completed steps and completions differ in number")
     case.expect(len(steps) == run.step_count, "C7", "the step count is not the number of steps")
     case.expect(run.replay_bytes == _replay_bytes(steps), "C7", "the replay bytes are not what the steps weigh")
+
+
+async def _check_replay(case: Case, run: RunRecord, steps: dict[str, StepRecord]) -> None:
+    rows = await _rows(case, SETTLED.span(case.workspace, run.run_id))
+    ordinals = [SETTLED.parse(key)[2] for key, _ in rows]
+    case.expect(ordinals == list(range(1, run.settled_count + 1)), "C12", "the replay's ordinals have a gap")
+    told = [SETTLED.codec.decode(value) for _, value in rows]
+    settled = [s for s in steps.values() if s.state in (StepState.COMPLETED, StepState.FAILED)]
+    case.expect(sorted(told) == sorted(s.step_id for s in settled), "C7", "the replay and the settled steps differ")
+    instants = [steps[step_id].settled_at_ms or 0 for step_id in told if step_id in steps]
+    case.expect(instants == sorted(instants), "C12", "the replay is not in the order of settlement")
 
 
 def _replay_bytes(steps: dict[str, StepRecord]) -> int:

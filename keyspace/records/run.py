@@ -54,7 +54,8 @@ class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
     """One run. Input, output, steps, attempts and history have keys of their own.
 
     `item_id` is the outstanding work item; `settled_item` and `settled_answer` are the receipt of the last answer that was
-    accepted. `updated_at_ms` is the run's last recorded instant: engine time never goes below it.
+    accepted. `updated_at_ms` is the run's last recorded instant: engine time never goes below it. `settled_count` counts the
+    completed and failed steps.
     """
 
     run_id: str
@@ -85,6 +86,7 @@ class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
     output_bytes: int | None = None
     terminal_at_ms: int | None = None
     unwind: UnwindRecord | None = None
+    settled_count: int = 0
 
     @property
     def status(self) -> str:

@@ -6,7 +6,7 @@ import msgspec
 
 from keyspace import history
 from keyspace.history import HistoryKind
-from keyspace.layout import STEP
+from keyspace.layout import SETTLED, STEP
 from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
 from keyspace.lifecycle import RUN as RUN_TABLE
 from keyspace.lifecycle import STEP as STEP_TABLE
@@ -170,6 +170,7 @@ def _exhaust(
             failure=failure,
         ),
     )
+    tx.put(SETTLED.at(workspace, run.run_id, run.settled_count + 1), step.step_id)
     item = discovery_item(tx, workspace, run, now_ms)
     attempts = step.ordinal - step.first_ordinal + 1
     entry = {"step": step.step_id, "attempts": attempts, "generation": step.generation, "category": failure.category}
@@ -179,5 +180,6 @@ def _exhaust(
         after,
         item_id=item.item_id,
         step_id=None,
+        settled_count=run.settled_count + 1,
         replay_bytes=run.replay_bytes + failure_bytes + len(step.step_id.encode()) + REPLAY_STEP_BYTES,
     )

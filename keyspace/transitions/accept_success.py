@@ -6,7 +6,7 @@ import msgspec
 
 from keyspace import history
 from keyspace.history import HistoryKind
-from keyspace.layout import COMPLETION, STEP, STEP_VALUE
+from keyspace.layout import COMPLETION, SETTLED, STEP, STEP_VALUE
 from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
 from keyspace.lifecycle import RUN as RUN_TABLE
 from keyspace.lifecycle import STEP as STEP_TABLE
@@ -66,8 +66,8 @@ async def accept_success(tx: Tx, workspace: str, work: Work, value: bytes, *, va
         value: the portable encoding of the callback's value.
         value_bytes_max: the largest value a record takes; a larger one settles as `sdk.invalid_result`.
 
-    Reads: run, step, attempt, item.  Writes: value, step, attempt, completion, discovery item, run, history; the item and
-        the settlement token go.
+    Reads: run, step, attempt, item.  Writes: value, step, attempt, completion, place in the replay, discovery item, run,
+        history; the item and the settlement token go.
     Conflicts: only with this run's other transitions.  Budget: the value plus 8 kB.
     Idempotent: the attempt's settlement is its receipt.
     """
@@ -116,6 +116,7 @@ def settle_success(tx: Tx, workspace: str, work: Work, settling: Settling, value
         ),
     )
     tx.put(COMPLETION.at(workspace, run.run_id, completion), step.step_id)
+    tx.put(SETTLED.at(workspace, run.run_id, run.settled_count + 1), step.step_id)
     consume_attempt_item(tx, workspace, settling)
     after = release_settlement_token(tx, workspace, run, attempt, direction_of(work.kind))
     entry = {
@@ -134,6 +135,7 @@ def settle_success(tx: Tx, workspace: str, work: Work, settling: Settling, value
         item_id=None,
         step_id=None,
         completion_count=completion,
+        settled_count=run.settled_count + 1,
         replay_bytes=run.replay_bytes + len(value) + len(step.step_id.encode()) + REPLAY_STEP_BYTES,
         updated_at_ms=now_ms,
     )

@@ -135,5 +135,5 @@ async def test_a_replay_reads_pages_and_only_its_own_run(world: World) -> None:
         assert assignment.target is not None and assignment.target.step_id == "s1"
         return len(assignment.settled), tx.read_count
 
-    assert await world.read(body) == (3, 3)
+    assert await world.read(body) == (3, 4), "input, steps, values and their order"
     assert first != run_id
