@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -140,6 +141,32 @@ async def test_what_was_acknowledged_is_expanded_whoever_dies(site: Site, tmp_pa
         for event in events:
             functions = Counter(match["function"] for match in await _runs_of(clients[0], event))
             assert functions == {"left": 1, "right": 1}
+    await world.check()
+
+
+@pytest.mark.case(7)
+async def test_processes_that_stood_still_past_their_leases_do_nothing_twice(site: Site, tmp_path: Path) -> None:
+    """Case 007, the other way round: dispatcher and worker are paused, not killed, and go on as if no time had passed."""
+    async with open_world("pairs", tmp_path, site, settings=SHORT_LEASES, capacity=4) as world:
+        events = [await world.client.submit("field.steady", {"id": str(n), "work_ms": 100}) for n in range(40)]
+
+        async def has_claimed() -> bool:
+            return len(world.marks("begin")) >= 8
+
+        await eventually(has_claimed, "work has been claimed")
+        sleepers = [world.launcher.process(role, 0) for role in (Role.DISPATCHER, Role.WORKER)]
+        for sleeper in sleepers:
+            sleeper.signal(signal.SIGSTOP)
+        runs = [(await world.runs_of(receipt.event))[0] for receipt in events]
+        for run in runs:
+            await _ended_or_unknown(world, run)
+        for sleeper in sleepers:
+            sleeper.signal(signal.SIGCONT)
+        # What the sleepers held turned Unknown; what they now report settles it, so every run completes.
+        for run in runs:
+            assert (await world.ended(run, seconds_max=RECOVERY_S_MAX))["status"] == "completed"
+            assert world.begun(run) == {"first": 1, "second": 1, "third": 1}
+            assert (await world.kinds(run))["step-completed"] == 3
     await world.check()
 
 
