@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
-from world import World
+from world import EagerClock, World
 
 from keyspace.errors import Refusal
 from keyspace.layout import CLAIM, EVENT, EVENT_LIST, EVENT_PAYLOAD
@@ -19,6 +20,7 @@ from keyspace.limits import (
     TIMESTAMP_MS_MAX,
 )
 from keyspace.records.event import ExpansionState
+from keyspace.store.embedded import open_embedded
 from keyspace.transitions.accept_event import Submission, accept_event, check_submission, fingerprint
 
 SAME: dict[str, Any] = {
@@ -142,6 +144,23 @@ async def test_concurrent_identical_submissions_converge(world: World) -> None:
     assert len(await world.runs()) == 1
     assert len(await world.records(CLAIM)) == 1
     await world.check()
+
+
+@pytest.mark.case(2)
+async def test_concurrent_identical_submissions_over_three_gateways(tmp_path: Path) -> None:
+    """Case 002, "released together over three gateways ... on both store adapters": here three on one synced file."""
+    clock = EagerClock()
+    stores = [open_embedded(tmp_path / "store", clock=clock, map_bytes=1 << 26) for _ in range(3)]
+    gateways = [World(seed=number, clock=clock, store=store) for number, store in enumerate(stores)]
+    await gateways[0].begin()
+    answers = await asyncio.gather(*(gateways[number % 3].submit(**SAME) for number in range(50)))
+    assert len({answer.event_id for answer in answers}) == 1
+    assert sum(not answer.is_replay for answer in answers) == 1
+    await gateways[1].expand()
+    assert len(await gateways[2].runs()) == 1
+    await gateways[2].check()
+    for store in stores:
+        await store.close()
 
 
 async def test_concurrent_different_submissions_under_one_key(world: World) -> None:

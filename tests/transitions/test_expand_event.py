@@ -5,19 +5,23 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from world import EagerClock, World
 
-from keyspace.errors import CorruptRecord
+from keyspace.errors import CorruptRecord, Refusal
 from keyspace.layout import MATCH, ROUTING, RUN
 from keyspace.limits import ALLOWANCE_BYTES_DEFAULT, BINDING_PAGE_ITEMS
 from keyspace.records.event import ExpansionState, MatchRecord
 from keyspace.store.embedded import memory_store
-from keyspace.store.fault import FaultStore
+from keyspace.store.fault import FaultStore, ProcessStopped
 from keyspace.store.fault_plan import CommitFault, FaultPlan
+from keyspace.store.memory_engine import MemoryEngine
 from keyspace.transitions.activate_routing import activate_routing
 from keyspace.transitions.create_workspace import create_workspace
 from keyspace.transitions.expand_event import expand_event
 from keyspace.transitions.materialize_run import RunSource, materialize_run, reserve_bytes, run_identity
+from keyspace.transitions.names import check_name
 from keyspace.transitions.publish_manifest import FunctionSpec, ManifestSpec, TriggerSpec, publish_manifest
 from keyspace.tx import Tx
 
@@ -169,6 +173,27 @@ async def test_an_unknown_chunk_never_takes_the_ids_of_another(fault: CommitFaul
     await world.check()
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+@pytest.mark.parametrize("fault", [CommitFault.STOP_AFTER, CommitFault.STOP_BEFORE])
+async def test_a_stop_at_every_chunk(fault: CommitFault, chunk: int) -> None:
+    """RFD 2, "Either page therefore resumes at the next dispatch": another process goes on from the stored cursor."""
+    clock, engine = EagerClock(), MemoryEngine()
+    plan = FaultPlan().at_commit(chunk, fault, transition="expand_event")
+    world = World(clock=clock, store=FaultStore(memory_store(clock=clock, engine=engine), plan, clock=clock))
+    await world.begin(functions(150))
+    event_id = (await world.submit()).event_id
+    with pytest.raises(ProcessStopped):
+        await world.expand()
+    successor = World(seed=1, clock=clock, store=memory_store(clock=clock, engine=engine))
+    await successor.check()
+    done = chunk if fault is CommitFault.STOP_AFTER else chunk - 1
+    assert len(await successor.runs()) == min(150, 64 * done)
+    await successor.expand()
+    assert (await successor.expansion(event_id)).evaluated_count == 150
+    assert len({run.item_id for run in await successor.runs()}) == 150
+    await successor.check()
+
+
 # -- budget
 
 WORST_NAME = '"\\' * 100
@@ -198,6 +223,40 @@ async def test_the_reserve_is_never_below_the_charge(name: str, prefix_bytes: in
     charged, measured, reserved = await world.run("materialize", body)
     assert measured <= charged <= reserved
     assert reserved <= 3 * charged, "a reserve far above the charge would waste the page"
+
+
+names = st.text(min_size=1, max_size=200).filter(lambda name: is_name(name))
+
+
+def is_name(text: str) -> bool:
+    try:
+        check_name("name", text)
+    except Refusal:
+        return False
+    return True
+
+
+@settings(max_examples=60, deadline=None)
+@given(names, names, names, names, st.binary(max_size=20))
+async def test_the_reserve_holds_for_any_names(
+    event: str, application: str, function: str, binding: str, prefix: bytes
+) -> None:
+    """The same for whatever names pass: an identifier that is counted once too little would show here."""
+    world = World(prefix=prefix.replace(b"\xff", b"\xfe"))
+    source = RunSource("ab" * 16, event, 10, application, function, binding, 1, 1)
+
+    async def body(tx: Tx) -> tuple[int, int]:
+        before = tx.budget.spent_bytes
+        await tx.load(RUN.at("acme", run_identity("acme", source)))
+        materialize_run(tx, "acme", run_identity("acme", source), source, order=0)
+        tx.put(
+            MATCH.at("acme", source.event_id, source.application, source.binding),
+            MatchRecord(run_id=run_identity("acme", source), function=source.function, evaluated_at_ms=tx.now_ms),
+        )
+        return tx.budget.spent_bytes - before, reserve_bytes("acme", source, tx.prefix_bytes)
+
+    charged, reserved = await world.run("materialize", body)
+    assert charged <= reserved
 
 
 @pytest.mark.parametrize("name", [WORST_NAME, WIDE_NAME])
