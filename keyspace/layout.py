@@ -13,7 +13,7 @@ from typing import Any
 
 from keyspace.leaf import Id, Int, Key, Leaf, Name, Stamp, Text
 from keyspace.limits import BUCKET_MS, SHARDS
-from keyspace.records import event, run, system, tenancy, work
+from keyspace.records import event, release, run, system, tenancy, work
 from keyspace.records.codec import Empty, IntCodec, RawCodec, RecordCodec, StampCodec, TextCodec
 from keyspace.records.work import Lane
 from keyspace.store.api import KeyRange
@@ -63,6 +63,10 @@ BELL: Leaf[int] = Leaf(
 PROCESS: Leaf[work.ProcessRecord] = Leaf(
     "PROCESS", 6, Text, codec=work.PROCESS, writers="announce_process", readers="affinity, clock comparison"
 )
+LIVE: Leaf[release.LiveRecord] = Leaf(
+    "LIVE", 7, Text, Int, codec=release.LIVE, writers="announce_live, forget_live", readers="release choice, gateway",
+    note="dispatcher process, page from 0",
+)  # fmt: skip
 
 # -- one workspace
 WORKSPACE: Leaf[tenancy.WorkspaceRecord] = Leaf(
@@ -202,6 +206,26 @@ INSTANCE: Leaf[work.InstanceRecord] = Leaf(
 INSTANCE_WORK: Leaf[str] = Leaf(
     "INSTANCE_WORK", Name, 22, Id, Id, Int, Name, Int, codec=_TEXT, writers="authorize_start, settlements",
     readers="open_session", note="instance, run, direction, step, generation; value: token; authorized and unresolved",
+)  # fmt: skip
+RELEASE: Leaf[release.ReleaseRecord] = Leaf(
+    "RELEASE", Name, 23, Name, Id, codec=release.RELEASE, writers="register_release, prefer_release, remove_oldest_release",
+    readers="the same, gateway", note="application, release",
+)  # fmt: skip
+RELEASE_STAMP: Leaf[bytes] = Leaf(
+    "RELEASE_STAMP", Name, 23, Name, Id, 1, codec=_STAMP, writers="register_release (stamped value)",
+    readers="prefer_release, release choice", note="the release's position, and its place in RELEASE_LIST",
+)  # fmt: skip
+RELEASE_OFFERS: Leaf[bytes] = Leaf(
+    "RELEASE_OFFERS", Name, 23, Name, Id, 2, Int, codec=_RAW, writers="register_release",
+    readers="prefer_release, release choice", note="application, release, chunk number; an OffersRecord",
+)  # fmt: skip
+RELEASE_LIST: Leaf[str] = Leaf(
+    "RELEASE_LIST", Name, 24, Name, Stamp, codec=_TEXT, writers="register_release (stamped key)",
+    readers="register_release, gateway pages", note="application; value: release id",
+)  # fmt: skip
+RELEASE_HEAD: Leaf[release.HeadRecord] = Leaf(
+    "RELEASE_HEAD", Name, 25, Name, Name, codec=release.HEAD, writers="prefer_release when the preferred release changes",
+    readers="prefer_release", note="application, function",
 )  # fmt: skip
 
 LEAVES: tuple[Leaf[Any], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Leaf))

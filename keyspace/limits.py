@@ -74,6 +74,20 @@ PRIORITY_FIRST = 4
 PRIORITY_DEFAULT = 5
 PRIORITY_MAX = 9
 
+# -- connected releases
+RELEASES_MAX = 200
+"""Registered releases of one application; a new one beyond takes the place of the oldest that no session runs."""
+RELEASE_NAME_BYTES_MAX = 200
+CONTRACT_BYTES_MAX = 100
+HEAD_PAGE_ITEMS = 64
+"""Functions whose preferred release one transaction looks at."""
+LIVE_MS = 10_000
+"""How long a dispatcher's word on what its sessions run counts; it is given again before half of that is over."""
+LIVE_PAGE_ITEMS = 64
+"""Releases in one record of it: with the longest names still below a chunk."""
+LIVE_ROWS_MAX = 4_096
+"""Records of it that one look reads: 256 dispatchers with 1,000 releases each."""
+
 # -- pages
 BINDING_PAGE_ITEMS = 64
 LIST_PAGE_ITEMS_MAX = 500
@@ -91,6 +105,7 @@ assert CHUNK_BYTES < VALUE_BYTES_MAX
 assert ALLOWANCE_BYTES_MAX < TRANSACTION_BYTES_MAX
 assert ALLOWANCE_BYTES_DEFAULT >= ALLOWANCE_PAYLOADS_MIN * PAYLOAD_BYTES_DEFAULT + ALLOWANCE_FIXED_BYTES
 assert ALLOWANCE_BYTES_MAX >= ALLOWANCE_PAYLOADS_MIN * PAYLOAD_BYTES_MAX + ALLOWANCE_FIXED_BYTES
+assert LIVE_PAGE_ITEMS * (WORKSPACE_CHARS_MAX + 4 * NAME_CHARS_MAX + 128) < CHUNK_BYTES
 assert SKEW_MS_DEFAULT * SKEW_LEASE_FACTOR <= LEASE_MS_DEFAULT
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from keyspace.errors import BudgetExceeded, Refusal
 from keyspace.layout import MANIFEST, MANIFEST_BINDING, MANIFEST_FUNCTION, MANIFEST_HEAD
-from keyspace.limits import BINDINGS_MAX, FUNCTIONS_MAX
+from keyspace.limits import BINDINGS_MAX, CONTRACT_BYTES_MAX, FUNCTIONS_MAX
 from keyspace.records.tenancy import BindingRecord, FunctionRecord, ManifestRecord
 from keyspace.transitions.create_workspace import require_workspace
 from keyspace.transitions.names import RESERVED_EVENT_PREFIX, check_name, check_text
@@ -15,7 +15,6 @@ from keyspace.tx import Tx, digest_of
 __all__ = ["FunctionSpec", "ManifestSpec", "TriggerSpec", "publish_manifest"]
 
 RESERVED_BINDINGS = frozenset({"invoke"})
-CONTRACT_BYTES_MAX = 100
 
 
 class TriggerSpec(NamedTuple):

@@ -73,6 +73,8 @@ def _sample(kind: Any, name: str, depth: int) -> Any:
         return _sample(inner[0], name, depth) if depth else None
     if typing.get_origin(kind) is dict:
         return {name: _sample(typing.get_args(kind)[1], "value", depth), "b": _sample(typing.get_args(kind)[1], "b", 0)}
+    if typing.get_origin(kind) is list:
+        return [_sample(typing.get_args(kind)[0], name, depth)]
     if typing.get_origin(kind) is tuple:
         return tuple(_sample(part, name, depth) for part in typing.get_args(kind))
     if isinstance(kind, type) and issubclass(kind, Record):
