@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ryusen.errors import DeclarationRefused
 from ryusen.protocol.frames import Assign, WorkerFrame, WorkRef
@@ -13,6 +13,7 @@ __all__ = [
     "ClosePass",
     "ContinuePass",
     "Effect",
+    "Effects",
     "Exit",
     "MovePass",
     "ResumePass",
@@ -125,3 +126,14 @@ Effect = (
     | Exit
     | Warn
 )
+
+
+@dataclass
+class Effects:
+    """Effects in the order in which they are to be done."""
+
+    items: list[Effect] = field(default_factory=list)
+
+    def add(self, *effects: Effect) -> None:
+        """Do these after the others."""
+        self.items.extend(effects)

@@ -122,6 +122,15 @@ class Work:
         return self.ref.kind == "discovery" or self.follows != ""
 
     @property
+    def due_ms(self) -> float | None:
+        """When the present state has lasted too long, or None when it may last."""
+        if self.state is State.PASSING:
+            return self.since_ms + PASS_MS_MAX
+        if self.state is State.WAITING:
+            return self.since_ms + SLOT_WAIT_MS_MAX
+        return self.deadline_ms
+
+    @property
     def label(self) -> str:
         """Name the work for people."""
         step = f"step {self.ref.step} of " if self.ref.step else ""

@@ -86,7 +86,7 @@ class Oracle:
     def request(self, slot: int) -> str:
         """Return the slot's delivery; once one is forgotten and over, the slot gets a new one."""
         request = f"q{slot}.{self.incarnations[slot]}"
-        if request in self.bench.core._recent and request not in self.running:
+        if request in self.bench.core._works._recent and request not in self.running:
             self.incarnations[slot] += 1
             return self.request(slot)
         return request
@@ -188,7 +188,7 @@ class Oracle:
             assert self.running - held <= self.forgotten(), "what runs is listed, unless its outcome was settled"
 
     def forgotten(self) -> set[str]:
-        return self.ran - set(self.bench.core._works)
+        return self.ran - set(self.bench.core._works.requests())
 
 
 @pytest.mark.case(14)

@@ -295,4 +295,4 @@ def test_forgotten_requests_are_remembered_within_a_bound() -> None:
     bench = Bench().up()
     for number in range(bounds.RECENT_MAX + 10):
         bench.get(assign(f"q{number}", "discovery"), Void(request=f"q{number}", reason="x"))
-    assert len(bench.core._recent) == bounds.RECENT_MAX
+    assert len(bench.core._works._recent) == bounds.RECENT_MAX

@@ -1,0 +1,121 @@
+"""The work that a worker holds and the slots it has for running it.
+
+A slot is held from READY until the callback has truly ended, also past its timeout, and goes on with the pass behind a
+success. What was forgotten is remembered by name for a while, so that a repeated delivery starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from ryusen.protocol.frames import Ready
+from ryusen.worker.effects import ClosePass, Effects, Send, Warn
+from ryusen.worker.work import OVERRUN_WARN_MS, RECENT_MAX, UNSTARTED, State, Work
+
+__all__ = ["Holdings"]
+
+
+class Holdings:
+    """Everything one worker process holds, by request id."""
+
+    def __init__(self, capacity: int) -> None:
+        """Hold nothing, with `capacity` slots."""
+        self._capacity = capacity
+        self._works: dict[str, Work] = {}
+        self._busy: set[str] = set()
+        self._overruns: dict[str, tuple[str, float]] = {}
+        self._recent: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many pieces of work are held."""
+        return len(self._works)
+
+    def __iter__(self) -> Iterator[Work]:
+        """Iterate over a copy, so that what is met may be forgotten."""
+        return iter(list(self._works.values()))
+
+    def __contains__(self, request: str) -> bool:
+        """Whether the delivery is held."""
+        return request in self._works
+
+    def get(self, request: str) -> Work | None:
+        """Return the work, or None when it is not held."""
+        return self._works.get(request)
+
+    def requests(self) -> list[str]:
+        """Return the request ids of everything held."""
+        return list(self._works)
+
+    def knows(self, request: str) -> bool:
+        """Whether the delivery is held, or was not long ago."""
+        return request in self._works or request in self._recent
+
+    def add(self, work: Work) -> None:
+        """Hold a piece of work."""
+        self._works[work.request] = work
+
+    def forget(self, work: Work, effects: Effects) -> None:
+        """Hold it no longer; its pass is closed and its slot free, unless its callback overruns."""
+        self._remove(work)
+        if work.request not in self._overruns:
+            self._busy.discard(work.request)
+            effects.add(ClosePass(work.request))  # an overrunning callback may still use what its pass holds open
+
+    def hand_on(self, work: Work) -> None:
+        """Hold it no longer; its pass and its slot go on under another name."""
+        self._remove(work)
+        self._busy.discard(work.request)
+
+    def _remove(self, work: Work) -> None:
+        del self._works[work.request]
+        self._recent[work.request] = None
+        if len(self._recent) > RECENT_MAX:
+            self._recent.popitem(last=False)
+
+    def unstarted_callbacks(self) -> list[Work]:
+        """Return the effects whose callback has not begun."""
+        return [work for work in self._works.values() if not work.is_discovery and work.state in UNSTARTED]
+
+    # ---- slots
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether a slot is free."""
+        return len(self._busy) < self._capacity
+
+    def take_slot(self, request: str) -> None:
+        """Let a delivery hold a slot."""
+        self._busy.add(request)
+
+    def free_slot(self, request: str) -> None:
+        """The callback has truly ended."""
+        self._busy.discard(request)
+        self._overruns.pop(request, None)
+
+    def offer_slots(self, effects: Effects) -> None:
+        """Give free slots to what waits for one, in order."""
+        for work in self._works.values():
+            if not self.has_slot:
+                return
+            if work.state is State.WAITING:
+                work.state = State.READY
+                self._busy.add(work.request)
+                effects.add(Send(Ready(request=work.request)))
+
+    # ---- callbacks that go on after their timeout
+
+    def overrun(self, work: Work, now_ms: float) -> None:
+        """The timeout is over; the slot stays taken until the callback ends."""
+        self._overruns[work.request] = (work.label, now_ms)
+
+    def overrun_dues_ms(self) -> list[float]:
+        """Return when each of those not yet named is to be."""
+        return [since_ms + OVERRUN_WARN_MS for label, since_ms in self._overruns.values() if label]
+
+    def warn_of_overruns(self, now_ms: float, effects: Effects) -> None:
+        """Name those that have gone on for too long, once."""
+        for request, (label, since_ms) in self._overruns.items():
+            if label and since_ms + OVERRUN_WARN_MS <= now_ms:
+                self._overruns[request] = ("", since_ms)
+                effects.add(Warn(f"a callback goes on after its timeout and keeps its slot: {label}"))
