@@ -3,6 +3,9 @@
 One process, no services: the keyspace over the memory engine, or over LMDB in a folder on a memory file system, so that no
 sync is waited for. With `--against`, another checkout's keyspace runs the same in a process of its own and the two take
 turns in short slices: on a shared machine only the ratio of neighbouring slices means something.
+
+With `--each` above 1 many runs are under way at once, each in a workspace of its own, and with `--processes` in several
+processes on one LMDB folder. Then only whole runs are told apart, and the time between two of them.
 """
 
 # Only the standard library and `keyspace` are imported here: the other checkout's process runs this very file.
@@ -47,7 +50,7 @@ T = TypeVar("T")
 
 STORES = ("memory", "lmdb")
 MEMORY_FOLDER = Path("/dev/shm")
-WORKSPACE, APPLICATION, FUNCTION, EVENT = "acme", "orders", "fulfil", "order.placed"
+APPLICATION, FUNCTION, EVENT = "orders", "fulfil", "order.placed"
 STEPS = 3
 LEASE_MS = 15_000
 VALUE_BYTES_MAX = 262_144
@@ -56,15 +59,16 @@ RETRY = RetryRecord(attempts=3, initial_ms=1000, coefficient=2.0, cap_ms=60_000)
 WARM_RUNS = 60
 
 Figures = dict[str, float]
-"""Microseconds of processor time a run, by transition; `run` is all of them."""
+"""Microseconds of processor time a run, by transition; `run` is all of it, the event loop's included; `ms` is wall time a run."""
 
 
 class Bench:
-    """A keyspace with one application and one session, and what its transitions have cost since the last look."""
+    """A workspace with one application and one session, and what its transitions have cost since the last look."""
 
-    def __init__(self, keyspace: Keyspace, instance: str) -> None:
+    def __init__(self, keyspace: Keyspace, workspace: str) -> None:
         self.keyspace = keyspace
-        self.instance = instance
+        self.workspace = workspace
+        self.instance = "ab" * 16
         self.spent_ns: dict[str, int] = {}
 
     async def timed(self, name: str, body: Callable[[Tx], Awaitable[T]]) -> T:
@@ -78,17 +82,16 @@ class Bench:
         return Seat("s1", self.instance, "r1", self.keyspace.mint())
 
     async def prepare(self) -> None:
-        await open_keyspace(self.keyspace)
         manifest = ManifestSpec(APPLICATION, (FunctionSpec(FUNCTION, (TriggerSpec(EVENT, "b1"),)),))
         transact = self.keyspace.transact
-        await transact("prepare", lambda tx: create_workspace(tx, WORKSPACE))
-        await transact("prepare", lambda tx: publish_manifest(tx, WORKSPACE, manifest, published_by="k"))
-        await transact("prepare", lambda tx: activate_routing(tx, WORKSPACE, {APPLICATION: 1}, activated_by="k"))
+        await transact("prepare", lambda tx: create_workspace(tx, self.workspace))
+        await transact("prepare", lambda tx: publish_manifest(tx, self.workspace, manifest, published_by="k"))
+        await transact("prepare", lambda tx: activate_routing(tx, self.workspace, {APPLICATION: 1}, activated_by="k"))
         await transact(
             "prepare",
             lambda tx: open_session(
                 tx,
-                WORKSPACE,
+                self.workspace,
                 instance_id=self.instance,
                 application=APPLICATION,
                 session="s1",
@@ -109,21 +112,21 @@ class Bench:
         event_id = self.keyspace.mint()
         submission = Submission(EVENT, INPUT, {}, None, None)
         await self.timed(
-            "accept_event", lambda tx: accept_event(tx, WORKSPACE, submission, event_id=event_id, accepted_by="k")
+            "accept_event", lambda tx: accept_event(tx, self.workspace, submission, event_id=event_id, accepted_by="k")
         )
         lane = server_lane(LaneKind.FANOUT)
-        vested = await self.timed("find_fanout", lambda tx: claims.vested_items(tx, WORKSPACE, lane, limit=1))
-        await self.timed("expand_event", lambda tx: expand_event(tx, WORKSPACE, event_id, vested[0].item_id))
+        vested = await self.timed("find_fanout", lambda tx: claims.vested_items(tx, self.workspace, lane, limit=1))
+        await self.timed("expand_event", lambda tx: expand_event(tx, self.workspace, event_id, vested[0].item_id))
 
     async def _start(self) -> ItemRecord | None:
         seats, lane = [self.seat()], application_lane(APPLICATION, FUNCTION)
         deliveries = await self.timed(
-            "lease_items", lambda tx: lease_items(tx, WORKSPACE, lane, seats, lease_ms=LEASE_MS, tried={})
+            "lease_items", lambda tx: lease_items(tx, self.workspace, lane, seats, lease_ms=LEASE_MS, tried={})
         )
         work, hold, declared = _work(deliveries[0].item), Hold(self.seat(), LEASE_MS), Declaration("step-1", RETRY)
         _, item = await self.timed(
             "answer_pass",
-            lambda tx: answer_pass(tx, WORKSPACE, work, declared, hold=hold, value_bytes_max=VALUE_BYTES_MAX),
+            lambda tx: answer_pass(tx, self.workspace, work, declared, hold=hold, value_bytes_max=VALUE_BYTES_MAX),
         )
         return item
 
@@ -133,61 +136,87 @@ class Bench:
         ending = Declaration(f"step-{number + 1}", RETRY) if number < STEPS else Completion(OUTPUT)
         continued = await self.timed(
             "continue_run",
-            lambda tx: continue_run(tx, WORKSPACE, work, VALUE, ending, hold=hold, value_bytes_max=VALUE_BYTES_MAX),
+            lambda tx: continue_run(
+                tx, self.workspace, work, VALUE, ending, hold=hold, value_bytes_max=VALUE_BYTES_MAX
+            ),
         )
         return continued.following
-
-    async def slice(self, runs: int) -> Figures:
-        self.spent_ns.clear()
-        for _ in range(runs):
-            await self.run()
-        figures = {name: spent_ns / runs / 1000 for name, spent_ns in self.spent_ns.items()}
-        return {"run": sum(figures.values()), **figures}
 
 
 def _work(item: ItemRecord) -> Work:
     return Work(item.kind, item.target, item.step_id, item.item_id, item.token or "", item.generation)
 
 
-async def _serve(store_name: str, folder: Path, runs: int) -> None:
+async def _slice(benches: list[Bench], runs: int) -> Figures:
+    """Take `runs` runs through, shared by the benches, and return what one has cost."""
+
+    async def drive(bench: Bench) -> None:
+        bench.spent_ns.clear()
+        for _ in range(max(1, runs // len(benches))):
+            await bench.run()
+
+    started_ns, started_s = time.process_time_ns(), time.perf_counter()
+    await asyncio.gather(*map(drive, benches))
+    spent_us, elapsed_ms = (time.process_time_ns() - started_ns) / 1e3, (time.perf_counter() - started_s) * 1e3
+    done = max(1, runs // len(benches)) * len(benches)
+    figures = {"run": spent_us / done, "ms": elapsed_ms / done}
+    if len(benches) == 1:
+        figures |= {name: spent_ns / done / 1e3 for name, spent_ns in benches[0].spent_ns.items()}
+    return figures
+
+
+async def _serve(options: argparse.Namespace) -> None:
     """Measure a slice for each line that comes in, and answer it with the figures."""
     clock = SystemClock()
-    store = memory_store(clock=clock) if store_name == "memory" else open_embedded(folder, clock=clock)
-    bench = Bench(Keyspace(store, clock=clock, rng=random.Random(1)), "ab" * 16)
-    await bench.prepare()
-    await bench.slice(WARM_RUNS)
+    store = memory_store(clock=clock) if options.store == "memory" else open_embedded(options.folder, clock=clock)
+    keyspace = Keyspace(store, clock=clock, rng=random.Random(options.index))
+    await open_keyspace(keyspace)
+    benches = [Bench(keyspace, f"w-{options.index}-{number}") for number in range(options.each)]
+    for bench in benches:
+        await bench.prepare()
+    await _slice(benches, WARM_RUNS)
     while sys.stdin.readline():
-        figures = await bench.slice(runs)
-        sys.stdout.write(json.dumps(figures) + "\n")
+        sys.stdout.write(json.dumps(await _slice(benches, options.runs)) + "\n")
         sys.stdout.flush()
     await store.close()
 
 
 class _Side:
-    """One checkout's process."""
+    """One checkout's processes, all on one store."""
 
-    def __init__(self, checkout: Path, store_name: str, folder: Path, runs: int) -> None:
+    def __init__(self, checkout: Path, folder: Path, options: argparse.Namespace) -> None:
         # -P keeps this file's folder off the path, where perf/profile.py would pose as the standard library's.
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", __file__, "--serve", "--store", store_name),
-                *("--folder", str(folder), "--runs", str(runs)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(checkout)},
-        )
+        self.processes = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-P", __file__, "--serve", "--store", options.store, "--folder", str(folder)),
+                    *("--runs", str(options.runs), "--each", str(options.each), "--index", str(index)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(checkout)},
+            )
+            for index in range(options.processes)
+        ]
 
     def slice(self) -> Figures:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        figures: Figures = json.loads(self.process.stdout.readline())
+        """Let every process run a slice at the same time; return the means, and the wall time of a run of all."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        answers: list[Figures] = []
+        for process in self.processes:
+            assert process.stdout is not None
+            answers.append(json.loads(process.stdout.readline()))
+        figures = {name: statistics.mean(answer[name] for answer in answers) for name in answers[0]}
+        figures["ms"] /= len(answers)
         return figures
 
     def end(self) -> None:
-        self.process.communicate()
+        for process in self.processes:
+            process.communicate()
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -195,21 +224,21 @@ def _compare(options: argparse.Namespace) -> None:
     checkouts = [here] if options.against is None else [here, options.against.resolve()]
     base = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="ryusen-perf-", dir=base) as folder:
-        sides = [
-            _Side(checkout, options.store, Path(folder) / str(index), options.runs)
-            for index, checkout in enumerate(checkouts)
-        ]
+        sides = [_Side(checkout, Path(folder) / str(index), options) for index, checkout in enumerate(checkouts)]
         found: list[list[Figures]] = [[side.slice() for side in sides] for _ in range(options.slices)]
         for side in sides:
             side.end()
-    print(f"{options.store}: processor microseconds a run of {STEPS} steps, medians of {options.slices} slices")
+    print(
+        f"{options.store}, {options.processes} processes with {options.each} runs each: processor microseconds a run of "
+        f"{STEPS} steps (ms: wall milliseconds between two runs), medians of {options.slices} slices"
+    )
     for name in found[0][0]:
         mine = [turn[0][name] for turn in found]
-        line = f"  {name:14s} {statistics.median(mine):8.0f}"
+        line = f"  {name:14s} {statistics.median(mine):8.2f}"
         if len(sides) > 1:
             theirs = [turn[1][name] for turn in found]
             ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
-            line += f"   against {statistics.median(theirs):8.0f}   ratio {ratio:5.2f}"
+            line += f"   against {statistics.median(theirs):8.2f}   ratio {ratio:5.2f}"
         print(line)
 
 
@@ -219,11 +248,16 @@ def main() -> None:
     parser.add_argument("--store", choices=STORES, default="memory", help="the engine (%(default)s)")
     parser.add_argument("--slices", type=int, default=15, help="slices of each side (%(default)s)")
     parser.add_argument("--runs", type=int, default=60, help="runs in a slice (%(default)s)")
+    parser.add_argument("--each", type=int, default=1, help="runs under way at once in a process (%(default)s)")
+    parser.add_argument("--processes", type=int, default=1, help="processes on one folder; lmdb only (%(default)s)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--index", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.processes > 1 and options.store == "memory":
+        parser.error("a store in memory is one process's own")
     if options.serve:
-        asyncio.run(_serve(options.store, options.folder, options.runs))
+        asyncio.run(_serve(options))
     else:
         _compare(options)
 
