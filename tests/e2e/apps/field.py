@@ -31,6 +31,19 @@ async def steady(ctx: Context, request: Request) -> int:
     return total
 
 
+@app.function(on="field.once")
+async def once(ctx: Context, request: Request) -> int:
+    return await ctx.step.run("only", work, request, 0)
+
+
+@app.function(on="field.slow-pass")
+async def slow_pass(ctx: Context, request: Request) -> int:
+    """Its code outside steps takes a while, so that a delivery waits inside the worker without having begun."""
+    write_line({"mark": "pass", "run": ctx.run_id, "step": "", "attempt": 0, "operation": ""}, request)
+    await asyncio.sleep(request["pass_ms"] / 1_000)
+    return await ctx.step.run("only", work, request, 0)
+
+
 @app.function(on="field.two")
 async def left(ctx: Context, request: Request) -> str:
     return "left"
@@ -160,7 +173,7 @@ def _generate() -> Iterator[int]:
 
 
 def mark(what: str, request: Request) -> None:
-    """Append one line with one write, so that processes do not mix theirs."""
+    """Write down that a step's callback has begun or ended."""
     attempt = current_attempt()
     line = {
         "mark": what,
@@ -168,8 +181,12 @@ def mark(what: str, request: Request) -> None:
         "step": attempt.step_id,
         "attempt": attempt.attempt,
         "operation": attempt.operation_id,
-        "pid": os.getpid(),
-        "request": request.get("id", ""),
     }
+    write_line(line, request)
+
+
+def write_line(line: dict[str, Any], request: Request) -> None:
+    """Append one line with one write, so that processes do not mix theirs."""
+    line = line | {"pid": os.getpid(), "request": request.get("id", "")}
     with Path(os.environ["FIELD_LEDGER"]).open("ab", buffering=0) as file:
         file.write(json.dumps(line).encode() + b"\n")

@@ -1,0 +1,258 @@
+"""Processes that are killed, paused and drained under load; what they held goes on elsewhere, and how soon is measured.
+
+Workers reach their dispatchers through a relay, as through a balancer: a worker whose dispatcher is gone finds another one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from aftermath import Incident, Story, aftermath, instances_of, now_ms, quantile
+from e2e_world import APPS, SHORT_LEASES, Site, World, open_world
+from eventually import eventually
+from relay import Relay, open_relay
+
+from topology.launcher import WorkerSpec
+from topology.tables import Role
+
+SEED_VARIABLE = "RYUSEN_E2E_SEED"
+LEASE_MS = int(SHORT_LEASES["lease_ms"])
+RUN_COUNT = 150
+STEPS = ("first", "second", "third")
+EFFECTS = RUN_COUNT * len(STEPS)
+CAPACITY = 5
+WINDOW = 30
+"""Runs under way at most, so that load goes on while processes are away."""
+CALLERS = 8
+WORK_MS = (20, 100)
+SETTLE_S_MAX = 60.0
+PATIENCE_S = 45.0
+
+
+@dataclass
+class Fleet:
+    """Two pairs of worker and dispatcher, each worker behind a relay to both dispatchers.
+
+    Attributes:
+        killed: the processes of killed workers.
+    """
+
+    world: World
+    relays: list[Relay]
+    incidents: list[Incident] = field(default_factory=list)
+    killed: set[int] = field(default_factory=set)
+
+    def dispatcher_port(self, index: int) -> int:
+        return int(self.world.launcher.dispatcher_url(index).rpartition(":")[2])
+
+    def pids_at(self, role: Role, index: int) -> set[int]:
+        """Return the workers whose work an incident of this process hits."""
+        launcher = self.world.launcher
+        if role is Role.WORKER:
+            return {launcher.process(role, index).pid}
+        port = self.dispatcher_port(index)
+        return {
+            launcher.process(Role.WORKER, number).pid
+            for number, relay in enumerate(self.relays)
+            if relay.backend == port
+        }
+
+    async def kill(self, role: Role, index: int) -> None:
+        """Kill a process and start it again."""
+        incident = Incident(f"kill -9 of {role}-{index}", self.pids_at(role, index))
+        process = await self.world.launcher.kill(role, index)
+        if role is Role.WORKER:
+            self.killed.add(process.pid)
+        await self.world.launcher.restart(role, index)
+        self._over(incident)
+
+    async def pause(self, role: Role, index: int) -> None:
+        """Stop a process for two leases, then let it go on; the balancer's health check takes a stopped dispatcher out."""
+        process = self.world.launcher.process(role, index)
+        incident = Incident(f"SIGSTOP of {role}-{index}", self.pids_at(role, index))
+        process.signal(signal.SIGSTOP)
+        out = {self.dispatcher_port(index)} if role is Role.DISPATCHER else set()
+        for relay in self.relays:
+            relay.out_of_service |= out
+
+        async def is_long_enough() -> bool:
+            return now_ms() - incident.at_ms >= 2 * LEASE_MS
+
+        try:
+            await eventually(is_long_enough, "two leases are over")
+        finally:
+            process.signal(signal.SIGCONT)
+        for relay in self.relays:
+            relay.out_of_service -= out
+        self._over(incident)
+
+    def _over(self, incident: Incident) -> None:
+        incident.over_ms = now_ms()
+        self.incidents.append(incident)
+
+
+@asynccontextmanager
+async def open_fleet(folder: Path, site: Site, *, capacity: int = CAPACITY) -> AsyncIterator[Fleet]:
+    """Start two gateways, fan-outs, dispatchers and workers."""
+    async with open_world("pairs", folder, site, settings=SHORT_LEASES, workers=()) as world:
+        ports = [int(world.launcher.dispatcher_url(index).rpartition(":")[2]) for index in (0, 1)]
+        async with open_relay(ports) as first, open_relay(ports[::-1]) as second:
+            fleet = Fleet(world, [first, second])
+            for index, relay in enumerate(fleet.relays):
+                await start_worker(world, index, relay, capacity=capacity)
+            yield fleet
+            await world.launcher.stop()
+
+
+async def start_worker(world: World, index: int, relay: Relay, *, capacity: int, grace: str = "10s") -> None:
+    """Start a worker behind a relay and wait until it is connected."""
+    environment = {"FIELD_LEDGER": str(world.ledger), "RYUSEN_URL": relay.url}
+    spec = WorkerSpec(
+        app="field:app",
+        folder=APPS,
+        key=world.access.worker_key,
+        capacity=capacity,
+        grace=grace,
+        environment=environment,
+    )
+    await world.launcher.start_workers(spec, [index])
+    await relay.until_connected()
+
+
+def drawn_seed(name: str) -> random.Random:
+    """Return the test's randomness and print how to have it again."""
+    seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(1 << 32))
+    print(f"\n{name}: {SEED_VARIABLE}={seed}")
+    return random.Random(seed)
+
+
+async def test_killed_processes_hold_nothing_up_and_double_nothing(site: Site, tmp_path: Path) -> None:
+    """FILLED-IN 10, C1, C3, C5, C6: workers and dispatchers are killed at random moments; only a killed worker leaves doubt."""
+    rng = drawn_seed("kills")
+    async with open_fleet(tmp_path, site) as fleet:
+        victims = [(Role.WORKER, 0), (Role.WORKER, 1), (Role.DISPATCHER, 0), (Role.DISPATCHER, 1)]
+        rng.shuffle(victims)
+        runs = await load(fleet, rng, [(fleet.kill, role, index) for role, index in victims])
+        stories = await settled(fleet, runs)
+        await judge(fleet, stories)
+        await tell(fleet, stories)
+    await fleet.world.check()
+
+
+async def test_processes_paused_past_their_leases_commit_nothing_stale(site: Site, tmp_path: Path) -> None:
+    """RFD 2 "generation fencing": stopped for two leases, a worker and a dispatcher go on; every run completes, each effect once."""
+    rng = drawn_seed("pauses")
+    async with open_fleet(tmp_path, site) as fleet:
+        victims = [(Role.WORKER, rng.randrange(2)), (Role.DISPATCHER, rng.randrange(2))]
+        rng.shuffle(victims)
+        processes = [fleet.world.launcher.process(role, index) for role, index in victims]
+        runs = await load(fleet, rng, [(fleet.pause, role, index) for role, index in victims])
+        stories = await settled(fleet, runs)
+        await judge(fleet, stories)
+        assert {story.entries[-1]["kind"] for story in stories} == {"run-completed"}, "nobody died, so no doubt remains"
+        assert all(process.is_alive for process in processes), "a pause ends no process"
+        await tell(fleet, stories)
+    await fleet.world.check()
+
+
+async def load(fleet: Fleet, rng: random.Random, incidents: list[tuple[object, Role, int]]) -> list[str]:
+    """Submit the load, and let each incident happen when a drawn number of effects has begun; return the runs."""
+    world = fleet.world
+    events: list[str] = []
+    submitted = 0
+    limiter = anyio.CapacityLimiter(CALLERS)
+
+    async def has_room() -> bool:
+        return submitted - len(world.marks("end")) / len(STEPS) < WINDOW
+
+    async def submit(number: int, work_ms: int) -> None:
+        nonlocal submitted
+        async with limiter:
+            await eventually(has_room, "runs go on", seconds_max=SETTLE_S_MAX)
+            submitted += 1
+            receipt = await world.client.submit("field.steady", {"id": str(number), "work_ms": work_ms})
+            events.append(receipt.event)
+
+    async def happen() -> None:
+        share = EFFECTS * 3 // 4 // len(incidents)
+        for place, (incident, role, index) in enumerate(incidents):
+            moment = max(CAPACITY, place * share + rng.randrange(share))
+
+            async def is_due(moment: int = moment) -> bool:
+                return len(world.marks("begin")) >= moment
+
+            await eventually(is_due, f"{moment} effects have begun", seconds_max=SETTLE_S_MAX)
+            assert callable(incident)
+            await incident(role, index)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(happen)
+        for number in range(RUN_COUNT):
+            group.start_soon(submit, number, rng.randint(*WORK_MS))
+    assert len(set(events)) == RUN_COUNT
+    found = [await world.runs_of(event) for event in events]
+    assert {len(runs) for runs in found} == {1}
+    return [runs[0] for runs in found]
+
+
+async def settled(fleet: Fleet, runs: list[str]) -> list[Story]:
+    """Wait until every run has ended or waits visibly for an operator, and return their histories."""
+    world = fleet.world
+
+    async def look() -> bool:
+        page = await world.client.runs(status="running", limit=RUN_COUNT)
+        return all(run["waiting"]["word"] == "operator" for run in page.items)
+
+    await eventually(look, "every run has ended or is in doubt", seconds_max=SETTLE_S_MAX)
+    return [Story(run, await world.history(run)) for run in runs]
+
+
+async def judge(fleet: Fleet, stories: list[Story]) -> None:
+    """Count every promise."""
+    world = fleet.world
+    marks = world.marks()
+    begun = Counter((mark.run, mark.step, mark.attempt) for mark in marks if mark.mark == "begin")
+    assert [effect for effect, count in begun.items() if count > 1] == [], "one attempt ran twice"
+    for story in stories:
+        kinds = Counter((entry["kind"], entry["data"].get("step")) for entry in story.entries)
+        for step in STEPS:
+            # Nothing failed, so the only durable decision that lets an attempt start again is the proof that it never began.
+            starts = kinds["attempt-authorized", step] - kinds["attempt-not-started", step]
+            assert sum(begun[story.run, step, attempt] for attempt in (1, 2, 3)) <= starts <= 1, (story.run, step)
+            assert kinds["step-completed", step] <= 1, "a step has two accepted results"
+        if story.entries[-1]["kind"] == "run-completed":
+            assert {step: kinds["step-completed", step] for step in STEPS} == dict.fromkeys(STEPS, 1)
+            assert {step: begun[story.run, step, 1] for step in STEPS} == dict.fromkeys(STEPS, 1)
+        else:
+            await judge_doubt(fleet, story)
+
+
+async def judge_doubt(fleet: Fleet, story: Story) -> None:
+    """A run that has not completed shows one Unknown attempt, which was a killed worker's."""
+    found = await fleet.world.client.run(story.run)
+    assert (found["unknown_count"], found["waiting"]["word"]) == (1, "operator")
+    last = story.entries[-1]
+    assert last["kind"] == "attempt-unknown", story.entries[-3:]
+    marks = [mark for mark in fleet.world.marks() if (mark.run, mark.step) == (story.run, last["data"]["step"])]
+    # One authorized while its worker was being killed may never have begun.
+    assert {mark.pid for mark in marks} <= fleet.killed
+    assert fleet.killed, "no worker was killed, so nothing may be in doubt"
+
+
+async def tell(fleet: Fleet, stories: list[Story]) -> None:
+    """Print how long what an incident hit stood still, and hold it against the lease."""
+    instances = instances_of(fleet.world.marks(), stories)
+    still = sorted(late for incident in fleet.incidents for late in aftermath(incident, stories, instances, LEASE_MS))
+    completed = sum(story.entries[-1]["kind"] == "run-completed" for story in stories)
+    print(f"{completed} of {len(stories)} runs completed; {len(stories) - completed} show an Unknown attempt")
+    assert still, "no incident hit anything"
+    p50, p99 = quantile(still, 0.5), quantile(still, 0.99)
+    print(f"from incident to progress: p50 {p50:.0f} ms, p99 {p99:.0f} ms; the lease is {LEASE_MS} ms")
