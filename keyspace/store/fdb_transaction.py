@@ -90,6 +90,9 @@ class FdbTransaction:
     def get(self, key: bytes, *, snapshot: bool = False) -> Awaitable[bytes | None]:
         """Issue a read of one key."""
         self._read_count += 1
+        if key >= sizes.SYSTEM_KEYS_BEGIN:
+            # The client would answer from its special keys, which are no part of the port.
+            return NativeRefusal(KeyOutsideLegalRange())
         if not snapshot:
             self._size_bytes += sizes.conflict_key_bytes(len(key))
         native = self._native.snapshot if snapshot else self._native
@@ -103,6 +106,8 @@ class FdbTransaction:
         if limit < 1:
             error = UsageError(f"a range read needs a limit of at least 1 limit={limit}", code=_RANGE_LIMITS_INVALID)
             return NativeRefusal(error)
+        if begin > sizes.SYSTEM_KEYS_BEGIN or end > sizes.SYSTEM_KEYS_BEGIN:
+            return NativeRefusal(KeyOutsideLegalRange())
         if not snapshot:
             self._size_bytes += sizes.conflict_range_bytes(len(begin), len(end))
         return self._range(begin, end, limit=limit, reverse=reverse, snapshot=snapshot)

@@ -33,11 +33,13 @@ class Account:
     def __init__(self, adapter: Adapter, store: Store, plan: FaultPlan) -> None:
         self.adapter = adapter
         self.faulty = FaultStore(store, plan, clock=adapter.clock)
+        self.has_read = asyncio.Event()
         self.runner = Runner(self.faulty, clock=adapter.clock, meter=Meter())
 
     async def _body(self, transaction: Transaction, attempt_index: int) -> int:
         receipt, total = (self.adapter.prefix + name for name in (b"receipt", b"total"))
         answer = await transaction.get(receipt)
+        self.has_read.set()
         if answer is not None:
             return int(answer)
         transaction.set(receipt, b"%d" % attempt_index)
@@ -124,6 +126,7 @@ async def test_a_commit_whose_caller_was_cancelled_is_whole_or_absent(adapter: A
     """HOUSE 8: a cancelled commit may land; a retry under the same receipt leaves exactly one effect either way."""
     account = Account(adapter, store, FaultPlan())
     task = asyncio.create_task(account.deposit())
+    await account.has_read.wait()
     await until(lambda: account.faulty.commit_count > 0)
     task.cancel()
     outcome = (await asyncio.gather(task, return_exceptions=True))[0]
