@@ -117,7 +117,12 @@ class WorkerCore:
         effects = Effects()
         for work in self._works.unstarted_callbacks():
             self._works.forget(work, effects)
-        self._drop_following(effects)
+        # A pass cannot outlive its session; what it would answer is found again from the queue.
+        for work in self._works:
+            if work.follows:
+                self._works.forget(work, effects)
+        for work in self._works:
+            self._drop_following(work, effects)
         self._maybe_exit(effects)
         return effects.items
 
@@ -202,6 +207,7 @@ class WorkerCore:
                 self._offer_slots(effects)
         elif work.state is State.ENDED:
             self._settled(work, frame, now_ms, effects)
+            self._offer_slots(effects)
 
     def _start(self, work: Work, now_ms: float, effects: Effects) -> None:
         work.state = State.RUNNING
@@ -213,10 +219,10 @@ class WorkerCore:
         self._forget_joint(frame.joint, effects)
         if frame.verdict != "refused":
             self._works.forget(work, effects)
-            following = self._works.get(work.frame.following) if isinstance(work.frame, Result) else None
-            if frame.verdict == "stale" and following is not None:
-                self._works.forget(following, effects)  # a pass from a result that lost is void
+            if frame.verdict == "stale":
+                self._drop_following(work, effects)  # a pass from a result that lost is void
             return
+        self._drop_following(work, effects)
         kept = work.frame
         refusal = DeclarationRefused(frame.code, frame.field, frame.limit, frame.message)
         work.refusals += 1
@@ -290,9 +296,19 @@ class WorkerCore:
     def _proceed(self, frame: Proceed, now_ms: float, effects: Effects) -> None:
         """The step that the answer declared is authorized here: its callback runs in the same pass."""
         self._forget_joint(frame.joint, effects)
+        if self._works.knows(frame.following):
+            return  # repeated: to give back what runs would have it run again
         work = self._works.get(frame.request)
         if work is None or work.state is not State.ENDED or not isinstance(work.frame, Answer):
             effects.add(Send(GiveBack(request=frame.following, ref=frame.ref, reason="its pass is gone")))
+            return
+        # A callback that overran its timeout takes a slot that the dispatcher does not know of.
+        is_free = self._works.holds_slot(work.request) or self._works.has_slot
+        if not is_free or self._exit_due_ms is not None:
+            reason = "the worker is leaving" if is_free else "no slot is free"
+            effects.add(Send(GiveBack(request=frame.following, ref=frame.ref, reason=reason)))
+            self._works.forget(work, effects)
+            self._offer_slots(effects)
             return
         self._works.hand_on(work)
         started = Work(frame.following, frame.ref, work.function, frame.timeout_ms, now_ms)
@@ -306,13 +322,13 @@ class WorkerCore:
         if result is not None and result.state is State.ENDED:
             self._works.forget(result, effects)
 
-    def _drop_following(self, effects: Effects) -> None:
-        """A pass cannot outlive its session: what it would answer is found again from the queue, its result goes alone."""
-        for work in self._works:
-            if work.follows:
-                self._works.forget(work, effects)
-            elif isinstance(work.frame, Result) and work.frame.following:
-                work.frame = msgspec.structs.replace(work.frame, following="")
+    def _drop_following(self, work: Work, effects: Effects) -> None:
+        """The pass behind a result is void: the result goes alone."""
+        if isinstance(work.frame, Result) and work.frame.following:
+            following = self._works.get(work.frame.following)
+            if following is not None:
+                self._works.forget(following, effects)
+            work.frame = msgspec.structs.replace(work.frame, following="")
 
     def _end(self, work: Work, frame: Result | Answer | NotFound, effects: Effects) -> None:
         work.state, work.frame, work.deadline_ms = State.ENDED, frame, None
@@ -371,6 +387,7 @@ class WorkerCore:
             # Unanswered, the lease runs out and the delivery counts as lost: it comes back later, with growing delay.
             effects.add(Warn(f"a pass took longer than {PASS_MS_MAX} ms outside steps and is dropped: {work.label}"))
             self._works.forget(work, effects)
+            self._offer_slots(effects)
         else:
             reason = "no slot became free" if work.state is State.WAITING else "the pass took too long"
             self._give_back(work, reason, effects)
@@ -383,6 +400,9 @@ class WorkerCore:
         if self._exit_due_ms is None:
             self._exit_due_ms = now_ms + grace_ms
             self._give_back_unstarted("the worker is leaving", effects)
+            for work in self._works:
+                if work.follows and work.state is State.PASSING:
+                    self._give_back(work, "the worker is leaving", effects)
             self._maybe_exit(effects)
         return effects.items
 

@@ -84,6 +84,10 @@ class Holdings:
         """Whether a slot is free."""
         return len(self._busy) < self._capacity
 
+    def holds_slot(self, request: str) -> bool:
+        """Whether a delivery holds a slot."""
+        return request in self._busy
+
     def take_slot(self, request: str) -> None:
         """Let a delivery hold a slot."""
         self._busy.add(request)
