@@ -15,6 +15,7 @@ import msgspec
 from keyspace import history
 from keyspace.errors import Refusal
 from keyspace.history import HistoryKind
+from keyspace.layout import ITEM
 from keyspace.queue import items
 from keyspace.queue.items import Seat
 from keyspace.records.run import FailureRecord, RunRecord
@@ -69,14 +70,15 @@ Ending = Declaration | Completion | FunctionFailure
 class Continued(NamedTuple):
     """What became of the result and of the answer.
 
-    `following` is the work now authorized to the hold's session. `refusal` is set when a declaration was refused: the pass is
-    still open, its work leased to the hold's session.
+    `following` is the work now authorized to the hold's session. `refusal` is set when a declaration was refused: the pass
+    saw nothing of it yet. `is_open` says that the pass goes on, its work leased to the hold's session.
     """
 
     result: Verdict
     answer: Verdict
     following: ItemRecord | None = None
     refusal: Refusal | None = None
+    is_open: bool = False
 
 
 def following_pass(work: Work) -> Work:
@@ -143,15 +145,15 @@ async def continue_run(
         return Continued(Accepted(), Stale("result_unrecordable"))
     after = settle_success(tx, workspace, work, outcome, value, digest)
     if ending is None:
-        await _leave_pass(tx, workspace, work, outcome.run, after, hold)
-        return Continued(Accepted(), Stale("no_answer"))
+        left = await _leave_pass(tx, workspace, work, outcome.run, after, hold)
+        return Continued(Accepted(), Stale("no_answer"), is_open=left.token is not None)
     after = _authorize_pass(tx, workspace, after, outcome, hold)
     accepted = Pass(outcome.run, after, following_pass_id(work), None, outcome.attempt.instance)
     try:
         following = await _end_pass(tx, workspace, accepted, ending, hold, value_bytes_max)
     except Refusal as refusal:
-        await _leave_pass(tx, workspace, work, outcome.run, after, hold, is_recorded=True)
-        return Continued(Accepted(), Stale("refused"), refusal=refusal)
+        left = await _leave_pass(tx, workspace, work, outcome.run, after, hold, is_recorded=True)
+        return Continued(Accepted(), Stale("refused"), refusal=refusal, is_open=left.token is not None)
     return Continued(Accepted(), Accepted(), following)
 
 
@@ -159,13 +161,15 @@ async def _after_replay(
     tx: Tx, workspace: str, work: Work, ending: Ending | None, hold: Hold | None, value_bytes_max: int
 ) -> Continued:
     if ending is None:
-        return Continued(Replayed(), Stale("no_answer"))
+        left = await tx.load(ITEM.at(workspace, following_pass_id(work)))
+        is_open = hold is not None and left is not None and left.token == work.token
+        return Continued(Replayed(), Stale("no_answer"), is_open=is_open)
     try:
         answer, following = await answer_pass(
             tx, workspace, following_pass(work), ending, hold=hold, value_bytes_max=value_bytes_max
         )
     except Refusal as refusal:
-        return Continued(Replayed(), Stale("refused"), refusal=refusal)
+        return Continued(Replayed(), Stale("refused"), refusal=refusal, is_open=True)
     return Continued(Replayed(), answer, following)
 
 

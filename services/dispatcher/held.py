@@ -74,9 +74,11 @@ class Announced:
         chain_count: steps that this session has run in a row without the queue.
         is_settling: whether the result is being settled, alone or with its answer.
         answer: the answer that came while the result was being settled alone.
+        is_given_back: whether the worker has given the pass up.
     """
 
     result: Result
     chain_count: int
     is_settling: bool = False
     answer: Answer | None = None
+    is_given_back: bool = False

@@ -205,9 +205,8 @@ class SessionCore:
         if outcome is None:
             return []
         if held is not None and held.ref == frame.ref:
-            if (outcome.is_open and not isinstance(frame, Result)) or (
-                isinstance(outcome.frame, Settled) and outcome.frame.verdict == "refused" and joint is None
-            ):
+            said = outcome.frame
+            if isinstance(said, Settled) and said.verdict == "refused" and said.request == frame.request:
                 held.state = HeldState.STARTED if held.was_started else HeldState.ASSIGNED
             else:
                 del self._held[frame.request]
@@ -217,7 +216,11 @@ class SessionCore:
             self._keep_step(outcome.following, chain_count, now_ms)
         self._pause_ms = PAUSE_MS_FIRST
         effects: list[Effect] = [Send(outcome.frame)]
-        if announced is not None and announced.answer is not None and joint is None:
+        if announced is not None and announced.is_given_back:
+            its_pass = self._held.pop(announced.result.following, None)
+            if its_pass is not None:
+                effects.append(Return(its_pass.work.item_id, its_pass.work.token))
+        elif announced is not None and announced.answer is not None and joint is None:
             effects += self._said(announced.answer)
         return effects
 
@@ -353,6 +356,9 @@ class SessionCore:
     def _given_back(self, frame: GiveBack, now_ms: float) -> list[Effect]:
         self._paused_until_ms = now_ms + self._pause_ms
         self._pause_ms = min(PAUSE_MS_MAX, 2 * self._pause_ms)
+        announced = self._announced.get(frame.request)
+        if announced is not None:
+            return self._pass_given_back(announced)
         held = self._held.get(frame.request)
         if held is None:
             work = work_of(frame.ref)
@@ -368,6 +374,14 @@ class SessionCore:
         if held.state in _UNSTARTED and not held.was_started:
             return [Return(held.work.item_id, held.work.token)]
         return [Unstart(held)]
+
+    def _pass_given_back(self, announced: Announced) -> list[Effect]:
+        """The worker does not go on behind its success after all: it is settled alone, and the pass left to the queue."""
+        announced.is_given_back = True
+        if announced.is_settling:
+            return []
+        announced.is_settling = True
+        return [Settle(announced.result)]
 
     # -- the end
 

@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
     Attributes:
         frame: what its worker is told.
         following: the work that is now this session's to run: the step that was declared, authorized.
-        is_open: whether the pass goes on under its lease: its declaration was refused, or its success went alone.
+        is_open: whether the pass goes on under its lease: its answer was refused, or its success went alone.
     """
 
     frame: Settled | Proceed
@@ -90,9 +90,9 @@ async def settle(
     if work is None or (work.step_id is None and not isinstance(frame, Answer)):
         # Like something that does not exist: an answer must not tell a stranger more.
         return Outcome(Settled(request=frame.request, verdict="stale", code="run_not_found"))
-    fault = _fault(frame) or (None if joint is None else _fault(joint))
+    fault = _fault(frame)
     if fault is not None:
-        return Outcome(fault)
+        return Outcome(fault, is_open=isinstance(frame, Answer))
     try:
         if isinstance(frame, NotFound):
             verdict = await keyspace.transact("target_not_found", lambda tx: target_not_found(tx, workspace, work))
@@ -106,17 +106,23 @@ async def settle(
         return Outcome(_refused(frame.request, refusal), is_open=True)
 
 
-def _fault(frame: SettlementFrame) -> Settled | None:
-    """Return the refusal of a frame that no transition can take."""
+def _fault(frame: SettlementFrame, *, joint: str = "") -> Settled | None:
+    """Return the refusal of a frame that no transition can take; `joint` is the result that is settled besides."""
     if isinstance(frame, Answer) and isinstance(frame.ending, Declare) and len(frame.ending.steps) != 1:
         message = "A pass declares one step at a time."
         return Settled(
-            request=frame.request, verdict="refused", code="step_count", field="steps", limit=1, message=message
+            request=frame.request,
+            verdict="refused",
+            code="step_count",
+            field="steps",
+            limit=1,
+            message=message,
+            joint=joint,
         )
     try:
         _check_values(frame)
     except InvalidValue as fault:
-        return Settled(request=frame.request, verdict="refused", code="invalid_value", message=str(fault))
+        return Settled(request=frame.request, verdict="refused", code="invalid_value", message=str(fault), joint=joint)
     return None
 
 
@@ -163,16 +169,19 @@ async def _settle_continued(
 ) -> Outcome:
     assert isinstance(frame.outcome, Succeeded)
     value = bytes(frame.outcome.value)
-    ending = None if joint is None else ending_of(joint)
+    # An answer that no transition can take costs its success nothing: that is accepted, and the pass goes on.
+    fault = None if joint is None else _fault(joint, joint=frame.request)
+    ending = None if joint is None or fault is not None else ending_of(joint)
     continued = await keyspace.transact(
         "continue_run",
         lambda tx: continue_run(tx, workspace, work, value, ending, hold=hold, value_bytes_max=value_bytes_max),
     )
     if joint is None or isinstance(continued.result, Stale):
-        is_open = joint is None and not isinstance(continued.result, Stale)
-        return Outcome(_settled(frame.request, continued.result), is_open=is_open)
+        return Outcome(_settled(frame.request, continued.result), is_open=continued.is_open)
+    if fault is not None:
+        return Outcome(fault, is_open=continued.is_open)
     if continued.refusal is not None:
-        return Outcome(_refused(joint.request, continued.refusal, joint=frame.request), is_open=True)
+        return Outcome(_refused(joint.request, continued.refusal, joint=frame.request), is_open=continued.is_open)
     return _answered(joint, continued.answer, continued.following, joint=frame.request)
 
 
