@@ -51,15 +51,16 @@ KEY_OWNER: Leaf[tenancy.KeyOwnerRecord] = Leaf(
 )  # fmt: skip
 DUE: Leaf[None] = Leaf(
     "DUE", 3, Int, Int, Int, Name, codec=_EMPTY, writers="enqueue", readers="due scans; cleared by clear_due_pointer",
-    note="lane kind, shard, bucket, workspace; server lanes",
+    note="lane kind, shard, bucket, workspace; server lanes", keeps=True,
 )  # fmt: skip
 LEASE: Leaf[None] = Leaf(
     "LEASE", 4, Int, Int, Name, Id, codec=_EMPTY, writers="lease, renew, settle", readers="recover_lease",
-    note="shard, expiry bucket, workspace, item",
+    note="shard, expiry bucket, workspace, item", keeps=True,
 )  # fmt: skip
 BELL: Leaf[int] = Leaf(
-    "BELL", 5, Int, Int, codec=_INT, writers="enqueue (atomic add)", readers="watches", note="lane kind, shard"
-)
+    "BELL", 5, Int, Int, codec=_INT, writers="enqueue (atomic add)", readers="watches", note="lane kind, shard",
+    keeps=True,
+)  # fmt: skip
 PROCESS: Leaf[work.ProcessRecord] = Leaf(
     "PROCESS", 6, Text, codec=work.PROCESS, writers="announce_process", readers="affinity, clock comparison"
 )
@@ -70,8 +71,9 @@ LIVE: Leaf[release.LiveRecord] = Leaf(
 
 # -- one workspace
 WORKSPACE: Leaf[tenancy.WorkspaceRecord] = Leaf(
-    "WORKSPACE", Name, 0, codec=tenancy.WORKSPACE, writers="create_workspace", readers="accept_event, gateway"
-)
+    "WORKSPACE", Name, 0, codec=tenancy.WORKSPACE, writers="create_workspace", readers="accept_event, gateway",
+    keeps=True,
+)  # fmt: skip
 API_KEY: Leaf[tenancy.ApiKeyRecord] = Leaf(
     "API_KEY", Name, 1, Id, codec=tenancy.API_KEY, writers="create_key, revoke_key", readers="gateway pages"
 )
@@ -81,7 +83,7 @@ CLAIM: Leaf[event.ClaimRecord] = Leaf(
 )  # fmt: skip
 EVENT: Leaf[event.EventRecord] = Leaf(
     "EVENT", Name, 3, Id, codec=event.EVENT, writers="accept_event", readers="accept_event, expand_event, gateway",
-    cached=2,
+    cached=2, keeps=True,
 )  # fmt: skip
 EVENT_PAYLOAD: Leaf[bytes] = Leaf(
     "EVENT_PAYLOAD", Name, 3, Id, 1, Int, codec=_RAW, writers="accept_event", readers="assignments, gateway",
@@ -93,7 +95,7 @@ EVENT_STAMP: Leaf[bytes] = Leaf(
 )  # fmt: skip
 EXPANSION: Leaf[event.ExpansionRecord] = Leaf(
     "EXPANSION", Name, 3, Id, 3, codec=event.EXPANSION, writers="accept_event, expand_event",
-    readers="accept_event, expand_event, gateway", cached=2,
+    readers="accept_event, expand_event, gateway", cached=2, keeps=True,
 )  # fmt: skip
 MATCH: Leaf[event.MatchRecord] = Leaf(
     "MATCH", Name, 3, Id, 4, Name, Name, codec=event.MATCH, writers="expand_event", readers="gateway, fsck",
@@ -104,11 +106,12 @@ EVENT_LIST: Leaf[str] = Leaf(
     note="value: event id",
 )  # fmt: skip
 RUN: Leaf[run.RunRecord] = Leaf(
-    "RUN", Name, 5, Id, codec=run.RUN, writers="every run transition", readers="every run transition, gateway", cached=2
-)
+    "RUN", Name, 5, Id, codec=run.RUN, writers="every run transition", readers="every run transition, gateway",
+    cached=2, keeps=True,
+)  # fmt: skip
 STEP: Leaf[run.StepRecord] = Leaf(
     "STEP", Name, 5, Id, 1, Name, codec=run.STEP, writers="step transitions", readers="step transitions, replay",
-    cached=2,
+    cached=2, keeps=True,
 )  # fmt: skip
 STEP_VALUE: Leaf[bytes] = Leaf(
     "STEP_VALUE", Name, 5, Id, 2, Name, Int, codec=_RAW, writers="accept_success", readers="replay, gateway",
@@ -116,7 +119,7 @@ STEP_VALUE: Leaf[bytes] = Leaf(
 )  # fmt: skip
 ATTEMPT: Leaf[run.AttemptRecord] = Leaf(
     "ATTEMPT", Name, 5, Id, 3, Int, Name, Int, codec=run.ATTEMPT, writers="step transitions",
-    readers="step transitions, gateway", note="direction, step, generation", cached=2,
+    readers="step transitions, gateway", note="direction, step, generation", cached=2, keeps=True,
 )  # fmt: skip
 STALE: Leaf[run.StaleResultRecord] = Leaf(
     "STALE", Name, 5, Id, 4, Int, Name, Int, Int, codec=run.STALE, writers="accept_result when it lost",
@@ -175,11 +178,11 @@ MANIFEST_HEAD: Leaf[int] = Leaf(
 )  # fmt: skip
 ROUTING: Leaf[tenancy.RoutingRecord] = Leaf(
     "ROUTING", Name, 14, Int, codec=tenancy.ROUTING, writers="activate_routing", readers="expand_event, gateway",
-    note="generation",
+    note="generation", keeps=True,
 )  # fmt: skip
 ROUTING_HEAD: Leaf[int] = Leaf(
     "ROUTING_HEAD", Name, 15, codec=_INT, writers="activate_routing", readers="accept_event, activate_routing",
-    note="value: the active generation",
+    note="value: the active generation", keeps=True,
 )  # fmt: skip
 READY: Leaf[None] = Leaf(
     "READY", Name, 16, Int, Int, Int, Id, codec=_EMPTY, writers="enqueue, lease, settle", readers="claims",
@@ -190,26 +193,29 @@ READY_APP: Leaf[None] = Leaf(
     readers="claims", note="lane kind, application, function, direction, vesting ms, priority, item", cached=5,
 )  # fmt: skip
 ITEM: Leaf[work.ItemRecord] = Leaf(
-    "ITEM", Name, 18, Id, codec=work.ITEM, writers="enqueue, lease, renew, settle", readers="the same"
+    "ITEM", Name, 18, Id, codec=work.ITEM, writers="enqueue, lease, renew, settle", readers="the same", keeps=True
 )
 DUE_APP: Leaf[None] = Leaf(
     "DUE_APP", Name, 19, Int, Name, Int, Name, Int, codec=_EMPTY, writers="enqueue",
     readers="due scans; cleared by clear_due_pointer",
-    note="lane kind, application, bucket, function, direction",
+    note="lane kind, application, bucket, function, direction", keeps=True,
 )  # fmt: skip
 BELL_APP: Leaf[int] = Leaf(
-    "BELL_APP", Name, 20, Name, codec=_INT, writers="enqueue (atomic add)", readers="watches", note="application"
-)
+    "BELL_APP", Name, 20, Name, codec=_INT, writers="enqueue (atomic add)", readers="watches", note="application",
+    keeps=True,
+)  # fmt: skip
 INSTANCE: Leaf[work.InstanceRecord] = Leaf(
-    "INSTANCE", Name, 21, Id, codec=work.INSTANCE, writers="open_session, close_session", readers="authorize_start"
-)
+    "INSTANCE", Name, 21, Id, codec=work.INSTANCE, writers="open_session, close_session", readers="authorize_start",
+    keeps=True,
+)  # fmt: skip
 INSTANCE_WORK: Leaf[str] = Leaf(
     "INSTANCE_WORK", Name, 22, Id, Id, Int, Name, Int, codec=_TEXT, writers="authorize_start, settlements",
     readers="open_session", note="instance, run, direction, step, generation; value: token; authorized and unresolved",
+    keeps=True,
 )  # fmt: skip
 RELEASE: Leaf[release.ReleaseRecord] = Leaf(
     "RELEASE", Name, 23, Name, Id, codec=release.RELEASE, writers="register_release, prefer_release, remove_oldest_release",
-    readers="the same, gateway", note="application, release",
+    readers="the same, gateway", note="application, release", keeps=True,
 )  # fmt: skip
 RELEASE_STAMP: Leaf[bytes] = Leaf(
     "RELEASE_STAMP", Name, 23, Name, Id, 1, codec=_STAMP, writers="register_release (stamped value)",

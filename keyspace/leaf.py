@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 from keyspace.store.api import KeyRange
 from keyspace.tuple_layer import (
@@ -30,6 +32,9 @@ __all__ = ["Codec", "ElementType", "Id", "Int", "Key", "Leaf", "Name", "Stamp", 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 PREFIX_CACHE_ITEMS = 8_192
+ELEMENT_CACHE_ITEMS = 8_192
+KEY_CACHE_ITEMS = 4_096
+"""Keys that each leaf that keeps them remembers: enough for those of some hundred runs under way in one process."""
 ID_BYTES = 16
 
 
@@ -60,6 +65,11 @@ class ElementType:
     """Returns the element as transitions know it; raises ValueError for one of another type."""
 
 
+# Names and ids recur in key after key, and looking a packed one up costs a sixth of packing it.
+_pack_name = lru_cache(maxsize=ELEMENT_CACHE_ITEMS)(pack_str)
+
+
+@lru_cache(maxsize=ELEMENT_CACHE_ITEMS)
 def _pack_id(value: str) -> bytes:
     return pack_bytes(bytes.fromhex(value))
 
@@ -88,9 +98,9 @@ def _restore_stamp(value: Element) -> bytes:
     return value
 
 
-Name = ElementType("name", pack_str, _restore_str)
+Name = ElementType("name", _pack_name, _restore_str)
 """A caller's name: workspace, application, function, event, binding, step id."""
-Text = ElementType("text", pack_str, _restore_str)
+Text = ElementType("text", _pack_name, _restore_str)
 """A word of our own."""
 Int = ElementType("int", pack_int, _restore_int)
 Id = ElementType("id", _pack_id, _restore_id)
@@ -99,7 +109,7 @@ Stamp = ElementType("stamp", pack_stamp, _restore_stamp)
 """A commit versionstamp of ten bytes and two that order entries inside one transaction."""
 
 
-class Key(NamedTuple, Generic[R_co]):
+class Key(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
     """One logical key and how its value decodes."""
 
     leaf: Leaf[Any]
@@ -129,10 +139,27 @@ def _plan_of(shape: tuple[int | ElementType, ...]) -> tuple[bytes, tuple[tuple[C
 class Leaf(Generic[R]):
     """One kind of key: constants (ints) and typed elements in order.
 
-    The first `cached` elements are packed once and kept, because a transaction builds many keys of one run.
+    The first `cached` elements are packed once and kept, because a transaction builds many keys of one run. Whole keys
+    are kept for the leaves whose keys a run's transactions name again and again: more than half of all keys built.
     """
 
-    __slots__ = ("_lead", "_plan", "_rest", "cached", "codec", "fixed", "name", "note", "readers", "shape", "writers")
+    __slots__ = (
+        "_lead",
+        "_plan",
+        "_rest",
+        "at",
+        "cached",
+        "codec",
+        "fixed",
+        "name",
+        "note",
+        "readers",
+        "shape",
+        "writers",
+    )
+
+    at: Callable[..., Key[R]]
+    """Returns the key of this leaf with exactly these elements."""
 
     def __init__(
         self,
@@ -143,6 +170,7 @@ class Leaf(Generic[R]):
         readers: str,
         note: str = "",
         cached: int = 0,
+        keeps: bool = False,
     ) -> None:
         """Declare a leaf.
 
@@ -154,6 +182,7 @@ class Leaf(Generic[R]):
             readers: who reads it, for the key table.
             note: what else the table should say.
             cached: how many leading typed elements share a cached packed prefix.
+            keeps: whether the last few thousand whole keys are kept: for keys that are named several times.
         """
         self.name = name
         self.shape = shape
@@ -165,6 +194,8 @@ class Leaf(Generic[R]):
         self.fixed = sum(1 for part in shape if isinstance(part, ElementType))
         self._lead, self._plan = _plan_of(shape)
         self._rest = self._plan[cached:]
+        # The cache itself is the attribute, so that a key that is there costs no call of a Python function.
+        self.at = lru_cache(maxsize=KEY_CACHE_ITEMS)(self._key) if keeps else self._key
 
     def pack(self, values: tuple[Any, ...]) -> bytes:
         """Return the packed leading elements for `values`, with the constants that follow each of them."""
@@ -183,8 +214,7 @@ class Leaf(Generic[R]):
                 packed += pack(value) + following
         return packed
 
-    def at(self, *values: Any) -> Key[R]:
-        """Return the key of this leaf with exactly these elements."""
+    def _key(self, *values: Any) -> Key[R]:
         assert len(values) == self.fixed, f"{self.name} takes {self.fixed} elements"
         return Key(self, self._tail(values))
 
