@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keyspace.checks import events, queue, releases, runs, tenancy
-from keyspace.checks.report import CHECKS, Case, Problem, Report
-from keyspace.errors import CorruptRecord, UnknownVersion
+from keyspace.checks.report import CHECKS, PROBLEMS_MAX, Case, Problem, Report
+from keyspace.errors import CorruptRecord, KeyspaceError, UnknownVersion
 from keyspace.keyspace import Keyspace
 from keyspace.layout import WORKSPACE_LIST, identify, shared_range, workspace_range
 from keyspace.leaf import Leaf
@@ -87,10 +87,14 @@ async def _judge(tx: Tx, key: bytes, value: bytes, report: Report) -> None:
         _problem(report, "C8", f"{leaf.name}{elements!r}", str(error))
         return
     case = Case(tx, leaf, elements, record, report)
-    await _check_owner(case, leaf)
     check = CHECKS.get(leaf.name)
-    if check is not None:
-        await check(case)
+    try:
+        await _check_owner(case, leaf)
+        if check is not None:
+            await check(case)
+    except (KeyspaceError, LookupError, TypeError, ValueError) as error:
+        # What a key is compared with may be damaged itself; the walk must come to the end and tell of both.
+        _problem(report, "C8", f"{leaf.name}{elements!r}", f"what it is compared with cannot be read: {error!r}")
 
 
 async def _check_owner(case: Case, leaf: Leaf[Any]) -> None:
@@ -103,7 +107,8 @@ async def _check_owner(case: Case, leaf: Leaf[Any]) -> None:
 
 def _problem(report: Report, check: str, key: str, sentence: str) -> None:
     report.problem_count += 1
-    report.problems.append(Problem(check, key, sentence))
+    if len(report.problems) < PROBLEMS_MAX:
+        report.problems.append(Problem(check, key, sentence))
 
 
 def _reset(report: Report) -> None:
@@ -117,4 +122,4 @@ def _add(total: Report, page: Report) -> None:
     total.event_count += page.event_count
     total.item_count += page.item_count
     total.problem_count += page.problem_count
-    total.problems += page.problems
+    total.problems += page.problems[: PROBLEMS_MAX - len(total.problems)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from keyspace.leaf import Leaf
 from keyspace.tx import Tx
 
-__all__ = ["CHECKS", "Case", "Check", "Problem", "Report", "checks"]
+__all__ = ["CHECKS", "PROBLEMS_MAX", "Case", "Check", "Problem", "Report", "checks"]
 
 PROBLEMS_MAX = 1_000
 

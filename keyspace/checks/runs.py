@@ -193,15 +193,12 @@ async def check_step(case: Case) -> None:
             step.state in _STEP_OF_ATTEMPT[attempt.state], "C5", f"step {step.state}, present attempt {attempt.state}"
         )
         case.expect(attempt.ordinal == step.ordinal, "C12", "step and attempt differ in ordinal")
-    later = await case.tx.page(
-        KeyRange(
-            ATTEMPT.at(ws, run_id, Direction.FORWARD, step_id, step.generation).data + b"\x00",
-            ATTEMPT.span(ws, run_id, Direction.FORWARD, step_id).end,
-        ),
-        limit=1,
-        snapshot=True,
-    )
-    case.expect(not later, "C12", "an attempt of a later generation than the step's")
+    attempts = await _rows(case, ATTEMPT.span(ws, run_id, Direction.FORWARD, step_id))
+    generations = [ATTEMPT.parse(key)[-1] for key, _ in attempts]
+    case.expect(generations == list(range(1, step.generation + 1)), "C12", "the attempts' generations have a gap")
+    undone = await _rows(case, ATTEMPT.span(ws, run_id, Direction.COMPENSATION, step_id))
+    is_reached = step.compensation is not CompensationState.NONE
+    case.expect(bool(undone) == is_reached, "C5", "the compensation and its attempts do not agree")
     rows = await case.tx.page(STEP_VALUE.span(ws, run_id, step_id), limit=PAGE_KEYS, snapshot=True)
     if step.state is StepState.COMPLETED:
         size = sum(len(value) for _, value in rows)

@@ -63,6 +63,9 @@ async def check_manifest(case: Case) -> None:
     )
     case.expect(len(functions) == case.record.function_count, "C7", "the functions differ in number")
     case.expect(len(bindings) == case.record.binding_count, "C7", "the bindings differ in number")
+    head = await case.tx.load(MANIFEST_HEAD.at(ws, application), snapshot=True)
+    # A head that falls behind would have the next publication write over what events are pinned to.
+    case.expect(head is not None and head >= generation, "C12", "the head is older than this generation")
 
 
 @checks(MANIFEST_HEAD)
@@ -73,6 +76,18 @@ async def check_manifest_head(case: Case) -> None:
         MANIFEST.at(ws, application, case.record), MANIFEST.at(ws, application, case.record + 1), snapshot=True
     )
     case.expect(newest is not None and beyond is None, "C12", "the head is not the newest generation")
+
+
+@checks(ROUTING)
+async def check_routing(case: Case) -> None:
+    """A routing generation is not beyond the active one, and names published manifests."""
+    ws, generation = case.elements
+    head = await case.tx.load(ROUTING_HEAD.at(ws), snapshot=True)
+    case.expect(head is not None and head >= generation, "C12", "the head is older than this generation")
+    named = await case.tx.load_all(
+        (MANIFEST.at(ws, application, of) for application, of in case.record.applications.items()), snapshot=True
+    )
+    case.expect(all(record is not None for record in named), "C2", "a manifest that is routed to is missing")
 
 
 @checks(ROUTING_HEAD)
