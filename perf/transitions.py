@@ -65,13 +65,17 @@ Figures = dict[str, float]
 class Bench:
     """A workspace with one application and one session, and what its transitions have cost since the last look."""
 
-    def __init__(self, keyspace: Keyspace, workspace: str) -> None:
+    def __init__(self, keyspace: Keyspace, workspace: str, *, is_alone: bool) -> None:
         self.keyspace = keyspace
         self.workspace = workspace
+        self.is_alone = is_alone
         self.instance = "ab" * 16
         self.spent_ns: dict[str, int] = {}
 
     async def timed(self, name: str, body: Callable[[Tx], Awaitable[T]]) -> T:
+        if not self.is_alone:
+            # Others' work would be counted here, and looking at the clock of a process with threads is a system call.
+            return await self.keyspace.transact(name, body)
         # All threads' time: the embedded store commits to a file in one of its own.
         started_ns = time.process_time_ns()
         value = await self.keyspace.transact(name, body)
@@ -171,7 +175,8 @@ async def _serve(options: argparse.Namespace) -> None:
     store = memory_store(clock=clock) if options.store == "memory" else open_embedded(options.folder, clock=clock)
     keyspace = Keyspace(store, clock=clock, rng=random.Random(options.index))
     await open_keyspace(keyspace)
-    benches = [Bench(keyspace, f"w-{options.index}-{number}") for number in range(options.each)]
+    is_alone = options.each == 1
+    benches = [Bench(keyspace, f"w-{options.index}-{n}", is_alone=is_alone) for n in range(options.each)]
     for bench in benches:
         await bench.prepare()
     await _slice(benches, WARM_RUNS)
