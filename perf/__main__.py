@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import shutil
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from rich.console import Console
 from perf.harness import Measurement, Pace, measure_all
 from perf.report import RESULTS, look_before, next_path, print_report, scene, write_report
 from perf.workloads import WORKLOADS, workload_named
+from topology.check import clear_store
 
 CONSOLE_CHARS = 150
 TINY = Pace(warm_s=0.2, seconds=1.0)
@@ -39,15 +41,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="ryusen-perf-"))
 
     before = look_before(folder)
+    # On a shared store the run has keys of its own, which go when it ends.
+    prefix = f"perf-{secrets.token_hex(4)}/" if options.store else ""
 
     async def run() -> list[Measurement]:
-        return await measure_all(workloads, folder, pace, store=options.store, settings={})
+        try:
+            return await measure_all(workloads, folder, pace, store=options.store, settings={"key_prefix": prefix})
+        finally:
+            if options.store:
+                await clear_store(options.store, prefix=prefix)
 
     try:
         found = anyio.run(run)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    report = scene(options.store or "embedded (LMDB)", {}, pace, before, found)
+    # The kind of store is part of the record; where it lies on this machine is not.
+    engine = options.store.partition(":")[0] if options.store else "embedded"
+    report = scene(engine, {}, pace, before, found)
     print_report(report, Console(width=None if sys.stdout.isatty() else CONSOLE_CHARS))
     if options.record:
         path = next_path(RESULTS, report.commit)

@@ -7,7 +7,9 @@ import uuid
 from collections.abc import AsyncIterator
 
 import pytest
-from e2e_world import Site, clear_site
+from e2e_world import Site
+
+from topology.check import clear_store
 
 CLUSTER_FILE = os.environ.get("FDB_CLUSTER_FILE", "")
 
@@ -34,6 +36,6 @@ async def site(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncItera
     if request.param == "embedded":
         yield Site(None, "")
         return
-    site = Site(f"fdb:{CLUSTER_FILE}", f"e2e-{uuid.uuid4().hex[:12]}/")
-    yield site
-    await clear_site(site)
+    store, prefix = f"fdb:{CLUSTER_FILE}", f"e2e-{uuid.uuid4().hex[:12]}/"
+    yield Site(store, prefix)
+    await clear_store(store, prefix=prefix)

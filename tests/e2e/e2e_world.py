@@ -14,18 +14,13 @@ import anyio
 from eventually import eventually
 from ryusen import ApiError, AsyncClient, Unreachable
 
-from keyspace.clock import SystemClock
-from keyspace.store.api import Transaction
-from keyspace.store.meter import Meter
-from keyspace.store.open import open_store
-from keyspace.store.runner import Runner
 from topology.bootstrap import Access, open_workspace
 from topology.check import check_store
 from topology.demo import load_module
 from topology.launcher import Launcher, WorkerSpec
 from topology.tables import topology_named
 
-__all__ = ["APPS", "SHORT_LEASES", "Mark", "Site", "World", "clear_site", "open_world", "submit_surely"]
+__all__ = ["APPS", "SHORT_LEASES", "Mark", "Site", "World", "open_world", "submit_surely"]
 
 APPS = Path(__file__).parent / "apps"
 SHORT_LEASES = {"lease_ms": "2000", "skew_ms": "100"}
@@ -40,22 +35,6 @@ class Site:
 
     store: str | None
     prefix: str
-
-
-async def clear_site(site: Site) -> None:
-    """Remove every key of a site from its store."""
-    assert site.store is not None and site.prefix, "only a prefix of a shared store is cleared"
-    clock = SystemClock()
-    store = await open_store(site.store, clock=clock)
-    prefix = site.prefix.encode()
-
-    async def clear(transaction: Transaction, attempt_index: int) -> None:
-        transaction.clear_range(prefix, prefix + b"\xff")
-
-    try:
-        await Runner(store, clock=clock, meter=Meter()).run("clear_site", clear)
-    finally:
-        await store.close()
 
 
 @dataclass(frozen=True, slots=True)
