@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from sample_records import ATTEMPT, ITEM, ITEM_ID, MINE, NOW_MS, OTHER, OTHER_ID, RUN, RUN_ID, STEP
 
-from keyspace.lifecycle import AttemptState, ItemState, Phase, StepState
+from keyspace.lifecycle import AttemptState, ItemState, Phase
 from keyspace.limits import RETRY_DELAY_MS_MAX
-from keyspace.records.run import AttemptRecord, FailureRecord, RetryRecord, RunRecord, StepRecord, UnwindRecord
-from keyspace.records.work import InstanceRecord, ItemRecord, WorkKind, application_lane
+from keyspace.records.run import FailureRecord, UnwindRecord
+from keyspace.records.work import InstanceRecord, WorkKind
 from keyspace.transitions import authorize_start, lose_lease, target_not_found
 from keyspace.transitions.accept_failure import retry_delay_ms
 from keyspace.transitions.accept_result import Settling, decide_result
@@ -22,65 +23,6 @@ from keyspace.transitions.renew_leases import renewed_until_ms
 from keyspace.transitions.target_not_found import Missing, recovery_outcome
 from keyspace.transitions.work import Loaded, Replayed, Stale, Work
 
-NOW_MS = 1_000_000
-RUN_ID, ITEM_ID, OTHER_ID = "aa" * 16, "bb" * 16, "cc" * 16
-MINE, OTHER = "11" * 16, "22" * 16
-
-RUN = RunRecord(
-    run_id=RUN_ID,
-    application="shop",
-    function="fulfil",
-    event_id="ee" * 16,
-    event_name="order.placed",
-    binding="b",
-    manifest_generation=1,
-    routing_generation=1,
-    created_at_ms=1,
-    updated_at_ms=1,
-    input_bytes=1,
-    item_id=ITEM_ID,
-)
-STEP = StepRecord(
-    step_id="s1",
-    name="",
-    kind="callback",
-    state=StepState.PENDING,
-    generation=2,
-    ordinal=2,
-    operation_id="op",
-    retry=RetryRecord(attempts=3, initial_ms=1_000, coefficient=2.0, cap_ms=60_000),
-    timeout_ms=None,
-    compensable=False,
-    location="",
-    declared_at_ms=1,
-    declared_by="d",
-)
-ATTEMPT = AttemptRecord(
-    step_id="s1",
-    generation=2,
-    ordinal=2,
-    operation_id="op",
-    state=AttemptState.QUEUED,
-    item_id=ITEM_ID,
-    queued_at_ms=1,
-    vesting_ms=1,
-)
-ITEM = ItemRecord(
-    item_id=ITEM_ID,
-    kind=WorkKind.CALLBACK,
-    lane=application_lane("shop", "fulfil").stored,
-    target=RUN_ID,
-    step_id="s1",
-    priority=4,
-    vesting_ms=1,
-    ordinal=2,
-    generation=2,
-    operation_id="op",
-    repeatable=False,
-    enqueued_at_ms=1,
-    token=MINE,
-    expires_at_ms=NOW_MS + 1,
-)
 CALLBACK = Work(WorkKind.CALLBACK, RUN_ID, "s1", ITEM_ID, MINE, 2)
 LIVE_ITEM_STATES = (ItemState.READY, ItemState.LEASED, ItemState.AUTHORIZED)
 
