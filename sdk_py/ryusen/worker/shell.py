@@ -18,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import msgspec
+from anyio.abc import TaskGroup
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -176,7 +177,7 @@ class Worker:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._keep_time, name="ryusen-time")
                 group.start_soon(self._watch_user, name="ryusen-watch")
-                group.start_soon(self._keep_connected, name="ryusen-connection")
+                group.start_soon(self._keep_connected, group, name="ryusen-connection")
                 await self._exited.wait()
                 with anyio.move_on_after(0 if self._code == EXIT_STOPPED else FLUSH_S):
                     await self._flushed()
@@ -261,11 +262,11 @@ class Worker:
                 )
             is_blocked = not has_turned
 
-    async def _keep_connected(self) -> None:
+    async def _keep_connected(self, parting: TaskGroup) -> None:
         failures = 0
         while True:
             opened_ms = self._now_ms()
-            reason = await self._one_session()
+            reason = await self._one_session(parting)
             if self._now_ms() - opened_ms >= STABLE_S * 1_000:
                 failures = 0
             longest_s = min(BACKOFF_CAP_S, BACKOFF_FIRST_S * 2 ** min(failures, 20))
@@ -275,7 +276,7 @@ class Worker:
                 _log.warning("not connected: %s; trying again in %.1f s", reason, delay_s)
             await anyio.sleep(delay_s)
 
-    async def _one_session(self) -> str:
+    async def _one_session(self, parting: TaskGroup) -> str:
         try:
             with anyio.fail_after(CONNECT_S):
                 connection = await connect(
@@ -295,9 +296,9 @@ class Worker:
             return f"HTTP {status} instead of a session"
         except Exception as exc:  # noqa: BLE001 - whatever keeps a connection from opening, the next one may open
             return f"{type(exc).__name__}: {exc}"
-        return await self._speak(connection)
+        return await self._speak(connection, parting)
 
-    async def _speak(self, connection: ClientConnection) -> str:
+    async def _speak(self, connection: ClientConnection, parting: TaskGroup) -> str:
         self._closing = anyio.Event()
         self._outbox.clear()
         self._perform(self._core.connected(self._now_ms()))
@@ -308,11 +309,17 @@ class Worker:
                 await self._closing.wait()
                 group.cancel_scope.cancel()
         finally:
-            with anyio.move_on_after(CLOSE_S, shield=True), contextlib.suppress(OSError, ConnectionClosed):
-                await connection.close()
+            # Beside the next session: a peer that hangs answers no closing handshake, and leases run out meanwhile.
+            parting.start_soon(self._part, connection, name="ryusen-parting")
         self._outbox.clear()
         self._perform(self._core.disconnected(self._now_ms()))
         return f"the session ended (close code {connection.close_code})"
+
+    @staticmethod
+    async def _part(connection: ClientConnection) -> None:
+        with anyio.move_on_after(CLOSE_S, shield=True), contextlib.suppress(OSError, ConnectionClosed):
+            await connection.close()
+        connection.transport.abort()
 
     async def _write(self, connection: ClientConnection) -> None:
         while True:

@@ -321,6 +321,20 @@ async def test_a_silent_dispatcher_is_left_for_another(peer: Peer) -> None:
         await (await peer.session()).welcome()
 
 
+async def test_a_peer_that_hangs_is_left_without_its_goodbye(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would catch a worker that waits for a closing handshake while its leases run out."""
+    monkeypatch.setattr(shell, "CLOSE_S", 10 * DEADLINE_S)
+    async with working(peer) as running:
+        hanging = await peer.session()
+        await hanging.welcome(silence_ms=120)
+        hanging.connection.transport.pause_reading()
+        try:
+            await (await peer.session()).welcome()
+            await until(lambda: running.worker.is_connected)
+        finally:
+            hanging.connection.transport.resume_reading()
+
+
 async def test_leaving_finishes_what_runs_and_gives_back_the_rest(peer: Peer) -> None:
     async with working(peer, capacity=1) as running:
         session = await peer.session()
