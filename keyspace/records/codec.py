@@ -19,12 +19,17 @@ __all__ = ["CODECS", "Empty", "IntCodec", "RawCodec", "Record", "RecordCodec", "
 
 R = TypeVar("R", bound="Record")
 INT_BYTES = 8
+_TOO_LONG = "`array` of at most length"
+"""How msgspec says that a list has more fields than its record; a test holds it to these words."""
 Upcaster = Callable[[list[Any]], list[Any]]
 _encoder = msgspec.json.Encoder()
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A frozen record, stored as the list of its fields."""
+class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
+    """A frozen record, stored as the list of its fields.
+
+    A longer list than this release knows is refused: read without its last fields, it would be written back without them.
+    """
 
 
 class RecordCodec(Generic[R]):
@@ -65,6 +70,8 @@ class RecordCodec(Generic[R]):
                 return self._decoder.decode(memoryview(data)[1:])
             return self._decode_old(version, data)
         except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
+            if _TOO_LONG in str(error):
+                raise UnknownVersion(record=self.label, version=version, newest=self.version) from error
             # An upcaster that meets what no release has written fails in its own way; it is damage all the same.
             raise CorruptRecord(record=self.label, reason=str(error)) from error
 

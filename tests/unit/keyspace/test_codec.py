@@ -77,6 +77,14 @@ def test_a_newer_version_is_refused(codec: RecordCodec[Any]) -> None:
 
 
 @every_codec
+def test_a_field_that_a_newer_release_appended_is_not_dropped(codec: RecordCodec[Any]) -> None:
+    """Would catch an older process that reads a record without its last field, and writes it back without it."""
+    data = codec.encode(samples(codec)[1])
+    with pytest.raises(UnknownVersion):
+        codec.decode(data[:-1] + b',"appended"]')
+
+
+@every_codec
 @pytest.mark.parametrize("damage", ["empty", "version 0", "no JSON", "cut", "a number", "an object"])
 def test_damage_is_reported_as_damage(codec: RecordCodec[Any], damage: str) -> None:
     """Would catch a damaged value that is read as something, or raises what nobody expects."""
