@@ -14,10 +14,13 @@ from eventually import eventually
 from ryusen import AsyncClient
 
 from perf.wire import Connection
+from topology.launcher import STOP_S
 from topology.tables import Role
 
 CALLERS = 50
 RECOVERY_S_MAX = 30.0
+PATIENT_LEASES = {"lease_ms": "60000"}
+"""So long that whoever waits for one to expire is noticed."""
 DEADLY_WORKERS = (0, 1, 2)
 HEALTHY_WORKERS = (3, 4)
 
@@ -144,29 +147,37 @@ async def test_what_was_acknowledged_is_expanded_whoever_dies(site: Site, tmp_pa
     await world.check()
 
 
-@pytest.mark.case(7)
-async def test_processes_that_stood_still_past_their_leases_do_nothing_twice(site: Site, tmp_path: Path) -> None:
-    """Case 007, the other way round: dispatcher and worker are paused, not killed, and go on as if no time had passed."""
-    async with open_world("pairs", tmp_path, site, settings=SHORT_LEASES, capacity=4) as world:
-        events = [await world.client.submit("field.steady", {"id": str(n), "work_ms": 100}) for n in range(40)]
+@pytest.mark.case(70)
+async def test_a_rolling_restart_leaves_nothing_in_limbo(site: Site, tmp_path: Path) -> None:
+    """Case 070, ARCHITECTURE 2 "SIGTERM drains": every process is replaced under load; no lease has to expire for that."""
+    async with open_world("pairs", tmp_path, site, settings=PATIENT_LEASES) as world, world.clients() as clients:
+        events: list[str] = []
+        limiter = anyio.CapacityLimiter(8)
 
-        async def has_claimed() -> bool:
-            return len(world.marks("begin")) >= 8
+        async def submit(number: int) -> None:
+            async with limiter:
+                request = {"id": str(number), "work_ms": 100}
+                events.append(await submit_surely(clients, "field.steady", request, f"070-{number}"))
 
-        await eventually(has_claimed, "work has been claimed")
-        sleepers = [world.launcher.process(role, 0) for role in (Role.DISPATCHER, Role.WORKER)]
-        for sleeper in sleepers:
-            sleeper.signal(signal.SIGSTOP)
-        runs = [(await world.runs_of(receipt.event))[0] for receipt in events]
-        for run in runs:
-            await _ended_or_unknown(world, run)
-        for sleeper in sleepers:
-            sleeper.signal(signal.SIGCONT)
-        # What the sleepers held turned Unknown; what they now report settles it, so every run completes.
-        for run in runs:
-            assert (await world.ended(run, seconds_max=RECOVERY_S_MAX))["status"] == "completed"
-            assert world.begun(run) == {"first": 1, "second": 1, "third": 1}
-            assert (await world.kinds(run))["step-completed"] == 3
+        async def replace_each() -> None:
+            for role in (Role.DISPATCHER, Role.WORKER, Role.FANOUT, Role.GATEWAY):
+                for index in (0, 1):
+                    process = world.launcher.process(role, index)
+                    process.signal(signal.SIGTERM)
+                    assert await process.wait(STOP_S) == 0, process.log_tail()
+                    await world.launcher.restart(role, index)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(replace_each)
+            for number in range(60):
+                group.start_soon(submit, number)
+        for event in events:
+            (run,) = await world.runs_of(event)
+            ended = await world.ended(run, seconds_max=RECOVERY_S_MAX)
+            assert ended["status"] == "completed"
+            assert set(world.begun(run).values()) == {1}
+            kinds = await world.kinds(run)
+            assert (kinds["attempt-unknown"], kinds["attempt-failed"]) == (0, 0)
     await world.check()
 
 
