@@ -25,16 +25,24 @@ def _candidate(lane: Lane, key: bytes) -> Candidate:
     return Candidate(*leaf.parse(key)[-3:])
 
 
-async def candidates(tx: Tx, workspace: str, lane: Lane, *, skip: int = 0, limit: int) -> list[Candidate]:
-    """Return at most `limit` vested entries of a lane in order, after the first `skip`; unvested work is never read."""
-    span = ready_span(workspace, lane, 0, tx.now_ms + 1)
+async def candidates(
+    tx: Tx, workspace: str, lane: Lane, *, skip: int = 0, limit: int, ready_for_ms: int = 0
+) -> list[Candidate]:
+    """Return at most `limit` entries of a lane in order, after the first `skip`, that vested `ready_for_ms` ago or earlier.
+
+    Unvested work is never read.
+    """
+    assert ready_for_ms >= 0
+    span = ready_span(workspace, lane, 0, tx.now_ms - ready_for_ms + 1)
     rows = await tx.page(span, limit=skip + limit, snapshot=True)
     return [_candidate(lane, key) for key, _ in rows[skip:]]
 
 
-async def vested_items(tx: Tx, workspace: str, lane: Lane, *, skip: int = 0, limit: int) -> list[ItemRecord]:
-    """Return vested, ready items of a lane, read with conflict so that only one claimer can take each."""
-    found = await candidates(tx, workspace, lane, skip=skip, limit=limit)
+async def vested_items(
+    tx: Tx, workspace: str, lane: Lane, *, skip: int = 0, limit: int, ready_for_ms: int = 0
+) -> list[ItemRecord]:
+    """Return ready items of a lane that vested `ready_for_ms` ago or earlier; read with conflict: one claimer takes each."""
+    found = await candidates(tx, workspace, lane, skip=skip, limit=limit, ready_for_ms=ready_for_ms)
     records = await tx.load_all(ITEM.at(workspace, candidate.item_id) for candidate in found)
     return [item for item in records if item is not None and item.state is ItemState.READY]
 

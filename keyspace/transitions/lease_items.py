@@ -31,7 +31,15 @@ class Delivery(NamedTuple):
 
 
 async def lease_items(
-    tx: Tx, workspace: str, lane: Lane, seats: list[Seat], *, lease_ms: int, tried: dict[str, Seat], skip: int = 0
+    tx: Tx,
+    workspace: str,
+    lane: Lane,
+    seats: list[Seat],
+    *,
+    lease_ms: int,
+    tried: dict[str, Seat],
+    skip: int = 0,
+    ready_for_ms: int = 0,
 ) -> list[Delivery]:
     """Lease up to one vested item of `lane` to each seat.
 
@@ -44,6 +52,7 @@ async def lease_items(
         tried: empty, and the same object in every attempt of this call: the items that an earlier attempt took, whose
             commit may be unknown, by item id. It is this transition's receipt.
         skip: how many entries to pass over, so that several dispatchers on one lane start apart.
+        ready_for_ms: take only what has been ready for so long, in milliseconds: what a newer release had time to take.
 
     Reads: candidates by snapshot; the items taken and their runs with conflict.
     Writes: each item and its index entries; for Discovery also the run and its history.
@@ -56,7 +65,7 @@ async def lease_items(
     free = [seat for seat in seats if seat.token not in held]
     if not free:
         return deliveries
-    taken = await claims.vested_items(tx, workspace, lane, skip=skip, limit=len(free))
+    taken = await claims.vested_items(tx, workspace, lane, skip=skip, limit=len(free), ready_for_ms=ready_for_ms)
     runs = await tx.load_all(RUN.at(workspace, item.target) for item in taken)
     for item, run in zip(taken, runs, strict=True):
         if run is None or run.item_id != item.item_id:

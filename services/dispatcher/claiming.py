@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 class Claim(NamedTuple):
     """What a claim says of its lane.
 
-    How many it leased, whether vested entries may be left, when the next one vests, and before which instant nothing is left.
+    How many it leased, whether vested entries may be left, when the next one vests (one that a claim with `ready_for_ms` left
+    has vested already), and before which instant nothing is left.
     """
 
     leased_count: int
@@ -46,30 +47,31 @@ class Claimer:
         self._failures = Failures()
         self._passed_over: dict[LaneOf, int] = {}
 
-    async def claim(self, key: LaneOf, sessions: list[WorkerSession], *, skip: int) -> Claim:
+    async def claim(self, key: LaneOf, sessions: list[WorkerSession], *, skip: int, ready_for_ms: int = 0) -> Claim:
         """Lease at most one item of a lane for each entry of `sessions` and deliver what was leased.
 
         Args:
             key: the lane.
             sessions: a session as often as it has a seat in this claim, at most 64.
             skip: where to start, so that several dispatchers start apart; when nothing is there, the claim starts at the head.
+            ready_for_ms: lease only what has been ready for so long, in milliseconds.
 
         Raises:
             StoreError: the store did not let the claim be made.
         """
         head = self._passed_over.get(key, 0)
         try:
-            claim = await self._claim(key, sessions, head + skip)
+            claim = await self._claim(key, sessions, head + skip, ready_for_ms)
             if skip and claim.leased_count == 0:
-                claim = await self._claim(key, sessions, head)
+                claim = await self._claim(key, sessions, head, ready_for_ms)
         except Exception as error:
             if is_passing(error):
                 raise
             log.exception("a claim failed; its entries are tried one by one", extra={"workspace": key.workspace})
-            return await self._claim_one_by_one(key, sessions)
+            return await self._claim_one_by_one(key, sessions, ready_for_ms)
         return claim
 
-    async def _claim(self, key: LaneOf, sessions: list[WorkerSession], skip: int) -> Claim:
+    async def _claim(self, key: LaneOf, sessions: list[WorkerSession], skip: int, ready_for_ms: int) -> Claim:
         seats: list[Seat] = []
         by_token: dict[str, WorkerSession] = {}
         for session in sessions:
@@ -80,7 +82,7 @@ class Claimer:
             core.reserve(token)
         tried: dict[str, Seat] = {}
         try:
-            deliveries, next_ms = await self._lease(key, seats, tried, skip)
+            deliveries, next_ms = await self._lease(key, seats, tried, skip, ready_for_ms)
             await self._hand_out(deliveries, by_token)
         finally:
             for token, session in by_token.items():
@@ -92,17 +94,24 @@ class Claimer:
         return Claim(len(deliveries), len(deliveries) == len(seats) or skip > 0, next_ms, empty_before_ms)
 
     async def _lease(
-        self, key: LaneOf, seats: list[Seat], tried: dict[str, Seat], skip: int
+        self, key: LaneOf, seats: list[Seat], tried: dict[str, Seat], skip: int, ready_for_ms: int
     ) -> tuple[list[Delivery], int | None]:
         async def body(tx: Tx) -> tuple[list[Delivery], int | None]:
             deliveries = await lease_items(
-                tx, key.workspace, key.lane, list(seats), lease_ms=self._work.options.lease_ms, tried=tried, skip=skip
+                tx,
+                key.workspace,
+                key.lane,
+                list(seats),
+                lease_ms=self._work.options.lease_ms,
+                tried=tried,
+                skip=skip,
+                ready_for_ms=ready_for_ms,
             )
             if len(deliveries) == len(seats):
                 return deliveries, None
             horizon_ms = (bucket_of(tx.now_ms) + 2) * BUCKET_MS
             return deliveries, await next_vesting_ms(
-                tx, key.workspace, key.lane, from_ms=tx.now_ms + 1, to_ms=horizon_ms
+                tx, key.workspace, key.lane, from_ms=tx.now_ms - ready_for_ms + 1, to_ms=horizon_ms
             )
 
         try:
@@ -136,7 +145,7 @@ class Claimer:
             lambda: self._work.give_back(delivery.item.item_id, delivery.seat.token),
         )
 
-    async def _claim_one_by_one(self, key: LaneOf, sessions: list[WorkerSession]) -> Claim:
+    async def _claim_one_by_one(self, key: LaneOf, sessions: list[WorkerSession], ready_for_ms: int) -> Claim:
         """Lease past the items that fail: each of those is deferred, later each time, so that it hides nothing (case 008)."""
         position, leased_count, failed_count = 0, 0, 0
         waiting = list(sessions)
@@ -144,12 +153,12 @@ class Claimer:
             if not waiting:
                 break
             try:
-                claim = await self._claim(key, waiting[:1], position)
+                claim = await self._claim(key, waiting[:1], position, ready_for_ms)
             except Exception as error:
                 if is_passing(error):
                     raise
                 failed_count += 1
-                if not await self._defer(key, position, error):
+                if not await self._defer(key, position, ready_for_ms, error):
                     position += 1
                 continue
             if claim.leased_count == 0:
@@ -159,12 +168,14 @@ class Claimer:
         self._passed_over[key] = position
         if not position:
             del self._passed_over[key]
-        return Claim(leased_count, not waiting or failed_count >= ISOLATION_ITEMS_MAX, None)
+        has_more = not waiting or failed_count >= ISOLATION_ITEMS_MAX or ready_for_ms > 0
+        return Claim(leased_count, has_more, None)
 
-    async def _defer(self, key: LaneOf, position: int, error: Exception) -> bool:
+    async def _defer(self, key: LaneOf, position: int, ready_for_ms: int, error: Exception) -> bool:
         """Move the entry at `position` out of the way; says whether it went."""
         found = await self._keyspace.transact(
-            "find_failing", lambda tx: candidates(tx, key.workspace, key.lane, skip=position, limit=1)
+            "find_failing",
+            lambda tx: candidates(tx, key.workspace, key.lane, skip=position, limit=1, ready_for_ms=ready_for_ms),
         )
         if not found:
             return False

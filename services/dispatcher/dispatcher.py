@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import anyio
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskGroup, TaskStatus
 from ryusen.protocol.frames import CONTINUATION, PROTOCOL_VERSION, Hello, Refused, ServerFrame, Welcome, encode_frame
 
-from keyspace.errors import KeyspaceError
+from keyspace.errors import KeyspaceError, Refusal
 from keyspace.keyspace import Keyspace
 from keyspace.store.errors import StoreError
 from services.dispatcher.bucket_scans import BucketScans
@@ -21,6 +22,8 @@ from services.dispatcher.options import HELLO_MS_MAX, SEND_MS_MAX, DispatcherOpt
 from services.dispatcher.peer import Peer, PeerGone
 from services.dispatcher.pump import Pump
 from services.dispatcher.recovery import Recovery
+from services.dispatcher.release_board import Application, ReleaseBoard
+from services.dispatcher.releases import Standing
 from services.dispatcher.session import GOING_AWAY, WorkerSession, read_frame
 from services.dispatcher.session_core import BAD_FRAME, NORMAL, SUPERSEDED, SessionCore
 from services.dispatcher.work_effects import WorkEffects
@@ -32,6 +35,8 @@ log = logging.getLogger(__name__)
 SERVICE_RESTART = 1012
 REFUSED = 4403
 NO_HELLO = 4407
+BOARD_LEAVE_MS_MAX = 1_000
+"""How long a leaving dispatcher tries to take back what it said of its sessions' releases."""
 
 
 class Dispatcher:
@@ -67,8 +72,9 @@ class Dispatcher:
         self._rng = rng or random.Random()
         self._limiter = anyio.CapacityLimiter(options.concurrency)
         self._bucket_scans = BucketScans(keyspace, self._limiter, lambda: list(self._pumps.values()))
+        self._board = ReleaseBoard(keyspace, process_id=process_id, skew_ms=options.skew_ms, on_change=self._reconsider)
         self._recovery = Recovery(keyspace, options, metrics, process_id=process_id, peers=peers)
-        self._pumps: dict[tuple[str, str], Pump] = {}
+        self._pumps: dict[Application, Pump] = {}
         self._sessions: dict[tuple[str, str], WorkerSession] = {}
         self._connection_count = 0
         self._group: TaskGroup | None = None
@@ -88,6 +94,7 @@ class Dispatcher:
             self._group = group
             group.start_soon(self._recovery.run, name="lease recovery")
             group.start_soon(self._bucket_scans.run, name="bucket scans")
+            group.start_soon(self._board.run, name="live releases")
             task_status.started()
             await anyio.sleep_forever()
 
@@ -107,6 +114,11 @@ class Dispatcher:
         for session in list(self._sessions.values()):
             session.close(SERVICE_RESTART, "draining")
         await self._until_parted()
+        try:
+            with anyio.move_on_after(BOARD_LEAVE_MS_MAX / 1_000):
+                await self._board.leave()
+        except (StoreError, KeyspaceError) as error:
+            log.warning("what sessions ran cannot be taken back; it runs out", extra={"error": repr(error)})
 
     async def _until_parted(self) -> None:
         while self._sessions:
@@ -160,13 +172,12 @@ class Dispatcher:
 
     async def _serve(self, peer: Peer, workspace: str, hello: Hello) -> None:
         work = WorkEffects(self._keyspace, workspace, self._options, self._metrics)
+        application = Application(workspace, hello.application)
         try:
             greeting = await greet(work, hello)
         except (StoreError, KeyspaceError) as error:
             log.warning("a session cannot be opened", extra={"workspace": workspace, "error": repr(error)})
-            await self._refuse(
-                peer, Refused(code="store_unavailable", message="Try again in a moment.", definitive=False)
-            )
+            await self._refuse(peer, _not_now(error))
             return
         former = self._sessions.get((workspace, hello.instance))
         if former is not None:
@@ -175,9 +186,16 @@ class Dispatcher:
                 former.core.hand_over(held.request)
             former.close(SUPERSEDED, "session_superseded")
         await self._send(peer, self._welcome(greeting, workspace, hello))
-        await self._stand(peer, work, hello, greeting)
+        await self._stand(peer, work, hello, greeting, application)
 
-    async def _stand(self, peer: Peer, work: WorkEffects, hello: Hello, greeting: Greeting) -> None:
+    async def _stand(
+        self, peer: Peer, work: WorkEffects, hello: Hello, greeting: Greeting, application: Application
+    ) -> None:
+        try:
+            await self._board.learn(application)
+        except StoreError as error:
+            # The first choice may be blind to other dispatchers' releases, which is allowed at any time.
+            log.warning("live releases cannot be read", extra={"workspace": work.workspace, "error": repr(error)})
         if self._is_draining:
             await peer.close(SERVICE_RESTART, "draining")
             return
@@ -189,12 +207,22 @@ class Dispatcher:
             lease_ms=self._options.lease_ms,
             now_ms=self._keyspace.clock.monotonic_ms(),
             continues=self._may_continue(hello),
+            goes_on=partial(self._goes_on, application, greeting.standing),
         )
         pump = self._pump(work, hello.application)
+        part = partial(self._board.part, application, greeting.session)
         session = WorkerSession(
-            core, peer, work, application=hello.application, limiter=self._limiter, on_room=pump.alarm.ring
+            core,
+            peer,
+            work,
+            application=hello.application,
+            standing=greeting.standing,
+            limiter=self._limiter,
+            on_room=pump.alarm.ring,
+            on_leaving=part,
         )
         self._sessions[key] = session
+        self._board.join(application, greeting.session, greeting.standing)
         pump.join(session)
         self._metrics.sessions.inc()
         log.info(
@@ -205,6 +233,7 @@ class Dispatcher:
             await session.run()
         finally:
             pump.part(session)
+            part()
             if self._sessions.get(key) is session:
                 del self._sessions[key]
             self._has_parted.set()
@@ -213,7 +242,7 @@ class Dispatcher:
             log.info("a worker parted", extra={"instance": hello.instance, "reason": session.reason})
 
     def _pump(self, work: WorkEffects, application: str) -> Pump:
-        key = (work.workspace, application)
+        key = Application(work.workspace, application)
         pump = self._pumps.get(key)
         if pump is None or pump.is_ended:
             assert self._group is not None
@@ -221,6 +250,7 @@ class Dispatcher:
                 work,
                 application,
                 self._limiter,
+                board=self._board,
                 dispatcher_count=lambda: len(self._peers()),
                 rng=self._rng,
             )
@@ -228,12 +258,22 @@ class Dispatcher:
             self._group.start_soon(self._run_pump, key, pump, name="pump")
         return pump
 
-    async def _run_pump(self, key: tuple[str, str], pump: Pump) -> None:
+    async def _run_pump(self, key: Application, pump: Pump) -> None:
         try:
             await pump.run()
         finally:
             if self._pumps.get(key) is pump:
                 del self._pumps[key]
+
+    # -- releases
+
+    def _reconsider(self, application: Application) -> None:
+        pump = self._pumps.get(application)
+        if pump is not None:
+            pump.reconsider()
+
+    def _goes_on(self, application: Application, standing: Standing, function: str) -> bool:
+        return self._board.goes_on(application, function, standing)
 
     # -- answers to hellos
 
@@ -265,3 +305,10 @@ class Dispatcher:
                 await peer.send(encode_frame(frame).decode())
         except TimeoutError:
             raise PeerGone("slow") from None
+
+
+def _not_now(error: StoreError | KeyspaceError) -> Refused:
+    """Return the answer to a hello that may do better later."""
+    if isinstance(error, Refusal) and error.code == "too_many_releases":
+        return Refused(code=error.code, message=error.message, definitive=False)
+    return Refused(code="store_unavailable", message="Try again in a moment.", definitive=False)

@@ -14,6 +14,7 @@ __all__ = [
     "Close",
     "CloseSession",
     "Effect",
+    "Leaving",
     "Load",
     "Lose",
     "Renewal",
@@ -97,6 +98,11 @@ class Lose:
 
 
 @dataclass(frozen=True)
+class Leaving:
+    """The worker takes no more work and finishes what it has."""
+
+
+@dataclass(frozen=True)
 class CloseSession:
     """The worker said bye: forget the instance."""
 
@@ -109,4 +115,4 @@ class Close:
     reason: str
 
 
-Effect = Send | Load | Authorize | Settle | Wait | Renewal | Return | Unstart | Lose | CloseSession | Close
+Effect = Send | Load | Authorize | Settle | Wait | Renewal | Return | Unstart | Lose | Leaving | CloseSession | Close

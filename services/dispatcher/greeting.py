@@ -14,6 +14,7 @@ import anyio
 from ryusen.protocol.frames import CODEC, PROTOCOL_VERSION, HeldWork, Hello, Refused
 
 from keyspace.errors import Refusal
+from keyspace.limits import CONTRACT_BYTES_MAX, RELEASE_NAME_BYTES_MAX
 from keyspace.transitions.names import check_id, check_name, check_text
 from keyspace.transitions.open_session import RecordedStart, open_session, recorded_starts
 from services.dispatcher.held import Held, HeldState
@@ -27,6 +28,7 @@ from services.dispatcher.options import (
     TEXT_CHARS_MAX,
 )
 from services.dispatcher.refs import matches_start, work_of
+from services.dispatcher.releases import Standing, stand
 from services.dispatcher.work_effects import WorkEffects
 
 __all__ = ["Greeting", "adopt", "disproved", "greet", "hello_fault"]
@@ -38,10 +40,11 @@ CONNECTIONS_MAX = 2**53
 
 
 class Greeting(NamedTuple):
-    """A session that may stand: its id and the work it goes on with."""
+    """A session that may stand: its id, the work it goes on with, and what it runs."""
 
     session: str
     adopted: list[Held]
+    standing: Standing
 
 
 def hello_fault(hello: Hello) -> Refused | None:
@@ -65,10 +68,11 @@ def hello_fault(hello: Hello) -> Refused | None:
     try:
         check_id("instance", hello.instance)
         check_name("application", hello.application)
-        check_text("release", hello.release, bytes_max=TEXT_CHARS_MAX, empty=True)
+        check_text("release", hello.release, bytes_max=RELEASE_NAME_BYTES_MAX, empty=True)
         check_text("sdk", hello.sdk, bytes_max=TEXT_CHARS_MAX, empty=True)
         for offer in hello.functions:
             check_name("function", offer.name)
+            check_text("contract", offer.contract, bytes_max=CONTRACT_BYTES_MAX, empty=True)
     except Refusal as refusal:
         return _refused("invalid_hello", f"The hello is refused: {refusal.message} {refusal.details.get('field')}")
     return None
@@ -108,7 +112,9 @@ async def greet(work: WorkEffects, hello: Hello) -> Greeting:
 
     Raises:
         StoreError: the store kept it from being opened; the worker tries again.
+        Refusal: `session_superseded`, `too_many_releases`.
     """
+    standing = await stand(work, hello)
     keyspace, workspace = work.keyspace, work.workspace
     session = keyspace.mint()
     await keyspace.transact(
@@ -130,7 +136,7 @@ async def greet(work: WorkEffects, hello: Hello) -> Greeting:
             break
         await _prove(work, hello.instance, session, disproved(starts, hello.held))
         after = starts[-1]
-    return Greeting(session, adopt(hello.held))
+    return Greeting(session, adopt(hello.held), standing)
 
 
 async def _read_starts(work: WorkEffects, instance: str, after: RecordedStart | None) -> list[RecordedStart]:

@@ -46,6 +46,7 @@ class Held:
         is_returned: the worker gave it back while its start was being authorized.
         delivery: what was leased; None for work that a hello listed.
         chain_count: steps that this session has run in a row without the queue, this one included.
+        function: the run's; empty for work that a hello listed.
     """
 
     request: str
@@ -58,6 +59,7 @@ class Held:
     is_returned: bool = False
     delivery: Delivery | None = None
     chain_count: int = 0
+    function: str = ""
 
     @property
     def is_discovery(self) -> bool:

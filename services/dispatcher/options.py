@@ -61,6 +61,18 @@ HOLD_MS = 5
 """How long a success waits for the answer of the pass that follows it. Source: ARCHITECTURE 6, "Continuation"."""
 CONTINUED_STEPS_MAX = 64
 """Steps that a session runs in a row before the run yields to the queue."""
+YIELD_MS = 500
+"""How long work stays ready before a session of an older release takes it while a newer one is live: long enough for a newer
+session's ring and claim, at another dispatcher too, and short for a step that nobody newer has room for."""
+LIVE_LOOK_MS = 1_000
+"""How often a dispatcher reads what others' sessions run and which contracts are declared."""
+LIVE_FORGOTTEN_MS = 60_000
+LIVE_FORGOTTEN_PROCESSES_MAX = 16
+"""The words of dispatchers silent for so long, that one look takes away."""
+ROUTING_PAGE_ITEMS = 64
+"""Workspaces whose routing one transaction reads."""
+OFFERS_KEPT_MAX = 1_024
+"""Releases at other dispatchers whose offers are kept; they never change."""
 CLAIM_STARTS = 3
 """With several dispatchers on a lane, a claim starts in one of this many first batches at random."""
 

@@ -21,8 +21,9 @@ from keyspace.store.api import Watch
 from keyspace.tx import Tx
 from services.dispatcher.bucket_scans import ScanAsk, read_pointers
 from services.dispatcher.claiming import Claim, Claimer
-from services.dispatcher.options import CLAIM_STARTS, DUE_PAGE_ITEMS, LINGER_MS, RETRY_MS
-from services.dispatcher.seats import Place, choose_seats
+from services.dispatcher.options import CLAIM_STARTS, DUE_PAGE_ITEMS, LINGER_MS, RETRY_MS, YIELD_MS
+from services.dispatcher.release_board import Application, ReleaseBoard
+from services.dispatcher.seats import Place, Seats, choose_by_release
 from services.dispatcher.session import WorkerSession
 from services.dispatcher.work_effects import WorkEffects
 from services.lanes.alarm import Alarm, Bell
@@ -57,6 +58,7 @@ class Pump:
         application: str,
         limiter: anyio.CapacityLimiter,
         *,
+        board: ReleaseBoard,
         dispatcher_count: Callable[[], int],
         rng: random.Random,
     ) -> None:
@@ -66,13 +68,15 @@ class Pump:
             work: the transactions of its workspace.
             application: its name.
             limiter: transactions at once, over all pumps and sessions; first come, first served.
+            board: which releases are live, and may run what.
             dispatcher_count: how many dispatchers live; with several, claims start apart.
             rng: where claims start.
         """
         self.sessions: dict[str, WorkerSession] = {}
         self._work = work
         self._keyspace = work.keyspace
-        self._application = application
+        self._application = Application(work.workspace, application)
+        self._board = board
         self._limiter = limiter
         self._dispatcher_count = dispatcher_count
         self._rng = rng
@@ -81,6 +85,7 @@ class Pump:
         self._bell = Bell(self.alarm)
         self._book = DueBook(skew_ms=work.options.skew_ms, rescan_ms=work.options.rescan_ms)
         self._wants_scan = True
+        self._older_from_ms: dict[LaneOf, int] = {}
         self._is_ended = False
 
     # -- sessions
@@ -88,13 +93,18 @@ class Pump:
     def join(self, session: WorkerSession) -> None:
         """Lease for `session` from now on; everything that waited for a worker like it is looked at."""
         self.sessions[session.core.session] = session
-        self._book.want_full()
-        self._wants_scan = True
-        self.alarm.ring()
+        self.reconsider()
 
     def part(self, session: WorkerSession) -> None:
         """Lease nothing more for `session`."""
         self.sessions.pop(session.core.session, None)
+        self.alarm.ring()
+
+    def reconsider(self) -> None:
+        """Look at everything again: who may take what has changed."""
+        self._older_from_ms.clear()
+        self._book.want_full()
+        self._wants_scan = True
         self.alarm.ring()
 
     def end(self) -> None:
@@ -144,7 +154,7 @@ class Pump:
         except Exception as error:
             log.warning(
                 "work cannot be looked for",
-                extra={"workspace": self._work.workspace, "application": self._application, "error": repr(error)},
+                extra={"workspace": self._work.workspace, "application": self._application.name, "error": repr(error)},
                 exc_info=None if is_passing(error) else error,
             )
             return RETRY_MS
@@ -152,9 +162,15 @@ class Pump:
 
     def _idle_ms(self) -> float | None:
         now_ms = self._keyspace.clock.now_ms()
-        if self._bell.has_rung or self._wants_scan or any(self._has_room(key) for key in self._book.due_lanes(now_ms)):
+        if self._bell.has_rung or self._wants_scan:
             return 0
         delays: list[float] = []
+        for key in self._book.due_lanes(now_ms):
+            room_in_ms = self._room_in_ms(key, now_ms)
+            if room_in_ms == 0:
+                return 0
+            if room_in_ms is not None:
+                delays.append(room_in_ms)
         instant_ms = self._book.next_instant_ms(now_ms)
         if instant_ms is not None:
             delays.append(instant_ms - now_ms)
@@ -163,10 +179,24 @@ class Pump:
         delays += [pause_ms for pause_ms in pauses if pause_ms is not None]
         return min(delays, default=None)
 
-    def _has_room(self, key: LaneOf) -> bool:
-        return any(
-            key.lane.function in session.core.functions and session.free_count() for session in self.sessions.values()
-        )
+    def _room_in_ms(self, key: LaneOf, now_ms: int) -> int | None:
+        """Return after how long some session has room for the lane: older releases' sessions let newer ones go first."""
+        places = [place for place in self._places(key) if place.free_count]
+        if not places:
+            return None
+        newest = self._board.newest(self._application, key.lane.function)
+        if any(place.position >= newest for place in places):
+            return 0
+        return max(0, self._older_from_ms.get(key, 0) - now_ms)
+
+    def _places(self, key: LaneOf) -> list[Place[WorkerSession]]:
+        """Return the sessions that may run the lane's function, with their free places."""
+        function = key.lane.function
+        return [
+            Place(session, session.free_count(), session.standing.position)
+            for session in self.sessions.values()
+            if self._board.is_eligible(self._application, function, session.standing)
+        ]
 
     # -- scanning
 
@@ -174,7 +204,7 @@ class Pump:
         """Return what to read at the turn of a bucket; None without sessions, or when a ring has the pump scan by itself."""
         if not self.sessions or self._bell.has_rung or self._book.scan_due_in_ms(now_ms) > 0:
             return None
-        return ScanAsk(self._work.workspace, self._application, self._book.next_scan(now_ms))
+        return ScanAsk(self._work.workspace, self._application.name, self._book.next_scan(now_ms))
 
     def take_in(self, ask: ScanAsk, pointers: list[DuePointer], reason: str) -> None:
         """Take in a scan and wake the pump when it names a lane that its sessions serve."""
@@ -195,7 +225,7 @@ class Pump:
         reason = "bell" if self._bell.has_rung else "hello"
         self._wants_scan = False
         scan = self._book.next_scan(self._keyspace.clock.now_ms())
-        ask = ScanAsk(self._work.workspace, self._application, scan)
+        ask = ScanAsk(self._work.workspace, self._application.name, scan)
 
         async def body(tx: Tx) -> tuple[list[DuePointer], Watch | None]:
             pointers = await read_pointers(tx, ask)
@@ -227,23 +257,44 @@ class Pump:
                     await self._claim(key, is_contended=bool(others))
 
     async def _claim(self, key: LaneOf, *, is_contended: bool) -> None:
-        sessions = [session for session in self.sessions.values() if key.lane.function in session.core.functions]
-        places = [Place(session, session.free_count()) for session in sessions]
+        now_ms = self._keyspace.clock.now_ms()
+        places = self._places(key)
         limit = seats_for_turn(sum(place.free_count for place in places), is_contended=is_contended)
-        chosen = choose_seats(places, limit)
-        if not chosen:
+        newest = self._board.newest(self._application, key.lane.function)
+        seats = choose_by_release(places, newest, limit)
+        if self._older_from_ms.get(key, 0) > now_ms:
+            seats = Seats(seats.preferred, [])
+        if not seats.preferred and not seats.older:
             return  # it stays due; a session that gets room rings
         self._book.look(key)
         claim = Claim(0, has_more=True, next_ms=None)
         try:
             async with self._limiter:
-                claim = await self._claimer.claim(key, chosen, skip=self._first(len(chosen)))
+                claim = await self._claim_in_order(key, seats)
         finally:
             self._book.looked(
                 key, next_ms=claim.next_ms, has_more=claim.has_more, empty_before_ms=claim.empty_before_ms
             )
         cleared = await clear_past_pointers(self._keyspace, self._book, key)
         self._work.metrics.pointers_cleared.inc(cleared)
+
+    async def _claim_in_order(self, key: LaneOf, seats: Seats[WorkerSession]) -> Claim:
+        """Lease for the preferred release; what that leaves, once it has been ready for the yield time, for older ones."""
+        claim = Claim(0, has_more=True, next_ms=None)
+        if seats.preferred:
+            claim = await self._claimer.claim(key, seats.preferred, skip=self._first(len(seats.preferred)))
+        if seats.older or not claim.has_more:
+            self._older_from_ms.pop(key, None)
+        if not seats.older or not claim.has_more:
+            return claim
+        late = await self._claimer.claim(key, seats.older, skip=self._first(len(seats.older)), ready_for_ms=YIELD_MS)
+        leased_count = claim.leased_count + late.leased_count
+        empty_before_ms = late.empty_before_ms or claim.empty_before_ms
+        if late.has_more or late.next_ms is None:
+            return Claim(leased_count, late.has_more, None, empty_before_ms)
+        # What is left is too young for older releases; a preferred session that gets room takes it before they do.
+        self._older_from_ms[key] = late.next_ms + YIELD_MS
+        return Claim(leased_count, has_more=True, next_ms=None, empty_before_ms=empty_before_ms)
 
     def _first(self, batch: int) -> int:
         if self._dispatcher_count() < 2:

@@ -1,4 +1,4 @@
-"""Who gets the next work: the session with the most free places first, one place at a time."""
+"""Who gets the next work: the newest release's sessions, among them the one with the most free places, one place at a time."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import heapq
 from collections.abc import Iterable
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Place", "choose_seats"]
+__all__ = ["Place", "Seats", "choose_by_release", "choose_seats"]
 
 S = TypeVar("S")
 
 
 class Place(NamedTuple, Generic[S]):
-    """A session and how many more deliveries it may hold."""
+    """A session, how many more deliveries it may hold, and the position of its release; empty for one without."""
 
     session: S
     free_count: int
+    position: str = ""
+
+
+class Seats(NamedTuple, Generic[S]):
+    """The seats of a claim: those of the preferred release, and those of older ones, which first yield a moment."""
+
+    preferred: list[S]
+    older: list[S]
 
 
 def choose_seats(places: Iterable[Place[S]], limit: int) -> list[S]:
@@ -39,3 +47,22 @@ def choose_seats(places: Iterable[Place[S]], limit: int) -> list[S]:
             heapq.heappush(heap, (negative_free + 1, turn, session))
             turn += 1
     return chosen
+
+
+def choose_by_release(places: Iterable[Place[S]], newest: str, limit: int) -> Seats[S]:
+    """Return at most `limit` seats, the greatest position first, then the freest session (RFD 2, "Among eligible live groups").
+
+    Args:
+        places: sessions that pass the hard filters and take work.
+        newest: the greatest position of any live release that does; unversioned sessions come last.
+        limit: seats wanted, at least 0.
+    """
+    by_position: dict[str, list[Place[S]]] = {}
+    for place in places:
+        by_position.setdefault(place.position, []).append(place)
+    preferred: list[S] = []
+    older: list[S] = []
+    for position in sorted(by_position, reverse=True):
+        seats = choose_seats(by_position[position], limit - len(preferred) - len(older))
+        (preferred if position >= newest else older).extend(seats)
+    return Seats(preferred, older)

@@ -35,6 +35,7 @@ from services.dispatcher.effects import (
     Close,
     CloseSession,
     Effect,
+    Leaving,
     Load,
     Lose,
     Renewal,
@@ -58,6 +59,7 @@ from services.dispatcher.options import (
     SETTLE_TRIES_MAX,
 )
 from services.dispatcher.peer import Peer, PeerGone
+from services.dispatcher.releases import Standing
 from services.dispatcher.session_core import BAD_FRAME, SessionCore
 from services.dispatcher.settlement import Outcome, settle
 from services.dispatcher.work_effects import WorkEffects
@@ -93,6 +95,7 @@ class WorkerSession:
         core: its decisions.
         workspace: whose work it does.
         application: which application's.
+        standing: what it runs.
     """
 
     def __init__(
@@ -102,8 +105,10 @@ class WorkerSession:
         work: WorkEffects,
         *,
         application: str,
+        standing: Standing,
         limiter: anyio.CapacityLimiter,
         on_room: Callable[[], None],
+        on_leaving: Callable[[], None],
     ) -> None:
         """Serve `peer`.
 
@@ -112,17 +117,21 @@ class WorkerSession:
             peer: the accepted connection; the welcome was sent.
             work: the transactions of the session's workspace.
             application: the application it serves.
+            standing: the release it runs.
             limiter: transactions at once, over all sessions.
             on_room: called when the session may take more work.
+            on_leaving: called when the worker says that it takes no more.
         """
         self.core = core
         self.workspace = work.workspace
         self.application = application
+        self.standing = standing
         self._peer = peer
         self._work = work
         self._clock = work.keyspace.clock
         self._limiter = limiter
         self._on_room = on_room
+        self._on_leaving = on_leaving
         self._loads = anyio.CapacityLimiter(LOADS_MAX)
         self._outbox: deque[tuple[ServerFrame, anyio.Event | None]] = deque()
         self._sendable = anyio.Event()
@@ -252,6 +261,8 @@ class WorkerSession:
                 self._send(effect.frame)
             elif isinstance(effect, Close):
                 self.close(effect.code, effect.reason)
+            elif isinstance(effect, Leaving):
+                self._on_leaving()
             elif self._group is not None:
                 if not isinstance(effect, Load | Wait):
                     self._handler_count += 1

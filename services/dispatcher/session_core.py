@@ -6,7 +6,7 @@ that this session does not hold is settled from its reference alone, or ignored;
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ryusen.protocol.frames import (
     Answer,
@@ -37,6 +37,7 @@ from services.dispatcher.effects import (
     Close,
     CloseSession,
     Effect,
+    Leaving,
     Load,
     Lose,
     Renewal,
@@ -81,6 +82,7 @@ class SessionCore:
         lease_ms: int,
         now_ms: float,
         continues: bool = False,
+        goes_on: Callable[[str], bool] = lambda function: True,
     ) -> None:
         """Begin a session.
 
@@ -91,6 +93,7 @@ class SessionCore:
             lease_ms: how long a lease lasts.
             now_ms: monotonic time.
             continues: whether it may go on with a run by itself.
+            goes_on: says of a function whether its runs may stay here: no newer release is live that would rather have them.
         """
         self.session = session
         self._lease_ms = lease_ms
@@ -105,12 +108,18 @@ class SessionCore:
         self._settling: set[str] = set()
         self._announced: dict[str, Announced] = {}
         self._continues = continues
+        self._goes_on = goes_on
         self._paused_until_ms = now_ms
         self._pause_ms = PAUSE_MS_FIRST
         self._is_leaving = False
+        self._is_draining = False
         self._is_bye = False
 
     # -- capacity
+
+    @property
+    def _takes_work(self) -> bool:
+        return not self._is_leaving and not self._is_draining
 
     @property
     def held_count(self) -> int:
@@ -119,14 +128,14 @@ class SessionCore:
 
     def free_count(self, now_ms: float) -> int:
         """How many more deliveries may be leased for this session now."""
-        if self._is_leaving or now_ms < self._paused_until_ms:
+        if not self._takes_work or now_ms < self._paused_until_ms:
             return 0
         return max(0, self.capacity - len(self._held) - len(self._reserved))
 
     def paused_for_ms(self, now_ms: float) -> float | None:
         """How long the session is still passed over because it gave work back; None when it is not."""
         delay_ms = self._paused_until_ms - now_ms
-        return delay_ms if delay_ms > 0 and not self._is_leaving else None
+        return delay_ms if delay_ms > 0 and self._takes_work else None
 
     def reserve(self, token: str) -> None:
         """Keep a place for a lease under `token` that is being made."""
@@ -152,7 +161,15 @@ class SessionCore:
         ref = ref_of(delivery.item)
         work = work_of(ref)
         assert work is not None, "a leased item that nothing can name"
-        held = Held(ref.token, ref, work, HeldState.LOADING, lease_until_ms=now_ms + self._lease_ms, delivery=delivery)
+        held = Held(
+            ref.token,
+            ref,
+            work,
+            HeldState.LOADING,
+            lease_until_ms=now_ms + self._lease_ms,
+            delivery=delivery,
+            function=delivery.run.function,
+        )
         self._reserved.discard(ref.token)
         self._held[held.request] = held
         return [Load(held)]
@@ -186,8 +203,10 @@ class SessionCore:
     def may_hold(self, frame: SettlementFrame) -> bool:
         """Whether this session goes on with the run that `frame` is about by itself."""
         held = self._held.get(frame.request)
-        chain_count = 0 if held is None else held.chain_count
-        return self._continues and not self._is_leaving and chain_count < CONTINUED_STEPS_MAX
+        chain_count, function = (0, "") if held is None else (held.chain_count, held.function)
+        if not self._continues or not self._takes_work or chain_count >= CONTINUED_STEPS_MAX:
+            return False
+        return self._goes_on(function)
 
     def start_leaves(self, request: str) -> None:
         """The start frame goes to the transport now: from here on the effect may have begun."""
@@ -200,7 +219,7 @@ class SessionCore:
         frame, joint = effect.frame, effect.joint
         self._settling.discard(frame.request)
         held = self._held.get(frame.request)
-        chain_count = 0 if held is None else held.chain_count
+        chain_count, function = (0, "") if held is None else (held.chain_count, held.function)
         announced = self._announced.pop(frame.following, None) if isinstance(frame, Result) else None
         if outcome is None:
             return []
@@ -211,9 +230,9 @@ class SessionCore:
             else:
                 del self._held[frame.request]
         if outcome.is_open and isinstance(frame, Result) and frame.following and effect.may_hold:
-            self._keep_pass(frame, chain_count, now_ms)
+            self._keep_pass(frame, chain_count, function, now_ms)
         if outcome.following is not None:
-            self._keep_step(outcome.following, chain_count, now_ms)
+            self._keep_step(outcome.following, chain_count, function, now_ms)
         self._pause_ms = PAUSE_MS_FIRST
         effects: list[Effect] = [Send(outcome.frame)]
         if announced is not None and announced.is_given_back:
@@ -224,7 +243,7 @@ class SessionCore:
             effects += self._said(announced.answer)
         return effects
 
-    def _keep_pass(self, result: Result, chain_count: int, now_ms: float) -> None:
+    def _keep_pass(self, result: Result, chain_count: int, function: str, now_ms: float) -> None:
         """The pass behind a success goes on here under a lease of its own."""
         work = work_of(result.ref)
         assert work is not None, "a settled result that names nothing"
@@ -235,9 +254,10 @@ class SessionCore:
             HeldState.ASSIGNED,
             lease_until_ms=now_ms + self._lease_ms,
             chain_count=chain_count,
+            function=function,
         )
 
-    def _keep_step(self, item: ItemRecord, chain_count: int, now_ms: float) -> None:
+    def _keep_step(self, item: ItemRecord, chain_count: int, function: str, now_ms: float) -> None:
         """The declared step is authorized to this session; it begins when `proceed` leaves."""
         ref = ref_of(item)
         work = work_of(ref)
@@ -249,6 +269,7 @@ class SessionCore:
             HeldState.STARTING,
             lease_until_ms=now_ms + self._lease_ms,
             chain_count=chain_count + 1,
+            function=function,
         )
 
     def renewed(self, renewal: Renewal, kept: list[bool], now_ms: float) -> list[Effect]:
@@ -291,6 +312,9 @@ class SessionCore:
             return self._renew(frame)
         if isinstance(frame, GiveBack):
             return self._given_back(frame, now_ms)
+        if isinstance(frame, Drain):
+            self._is_draining = True
+            return [Leaving()]
         if isinstance(frame, Bye):
             self._is_leaving = self._is_bye = True
             return [CloseSession(), Close(NORMAL, "bye")]
@@ -332,7 +356,7 @@ class SessionCore:
             announced.answer = answer
             return []
         announced.is_settling = True
-        return [Settle(announced.result, joint=answer, may_hold=not self._is_leaving)]
+        return [Settle(announced.result, joint=answer, may_hold=self._takes_work)]
 
     def waited(self, following: str) -> list[Effect]:
         """An announced success has waited long enough for its answer: it is settled alone."""
@@ -340,7 +364,7 @@ class SessionCore:
         if announced is None or announced.is_settling:
             return []
         announced.is_settling = True
-        return [Settle(announced.result, may_hold=not self._is_leaving)]
+        return [Settle(announced.result, may_hold=self._takes_work)]
 
     def _renew(self, frame: Renew) -> list[Effect]:
         if len(frame.requests) > RENEW_ITEMS_MAX:

@@ -268,11 +268,15 @@ class GiveBack(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="give_
     reason: str = ""
 
 
+class Drain(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="drain"):
+    """The sender is leaving. From a dispatcher: reconnect elsewhere. From a worker: assign nothing more; what it has, it ends."""
+
+
 class Bye(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="bye"):
     """The worker ends by its own will and holds nothing."""
 
 
-WorkerFrame = Hello | Ready | Result | NotFound | Answer | Renew | GiveBack | Bye
+WorkerFrame = Hello | Ready | Result | NotFound | Answer | Renew | GiveBack | Drain | Bye
 
 
 # ---- from the dispatcher
@@ -371,10 +375,6 @@ class Cancel(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="cancel"
 
     request: str
     reason: str
-
-
-class Drain(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="drain"):
-    """This dispatcher is leaving: reconnect elsewhere."""
 
 
 ServerFrame = Welcome | Refused | Assign | Start | Void | Proceed | Settled | Renewed | Cancel | Drain
