@@ -26,7 +26,7 @@ from keyspace.store.conflict import (
     encode_written,
 )
 from keyspace.store.embedded_format import FORMAT_VERSION, META_KEY, Meta, monotonic_us, read_meta
-from keyspace.store.embedded_writes import Mutation, Op, apply_atomic
+from keyspace.store.embedded_writes import Flattened, Mutation, Op, apply_atomic
 from keyspace.store.engine import Engine, ReadersExhaustedError, Snapshot, WriteBatch
 from keyspace.store.errors import NotCommitted, StoreError, TransactionTooOld
 from keyspace.store.stamps import pack_stamp, place_stamp
@@ -49,10 +49,10 @@ _VERSION = struct.Struct(">Q")
 class CommitRequest:
     """One transaction that asks to commit, and its answer."""
 
-    mutations: list[Mutation]
+    writes: Flattened
     read_version: int | None
     """None when nothing was read: there is nothing to judge."""
-    read_keys: list[bytes]
+    read_keys: set[bytes]
     read_ranges: list[KeyRange]
     write_keys: set[bytes]
     write_ranges: list[KeyRange]
@@ -141,25 +141,24 @@ class Serializer:
         return Outcome(changes, is_durable)
 
     def _apply_group(self, batch: WriteBatch, requests: Sequence[CommitRequest], version: int) -> Changes:
-        keys: set[bytes] = set()
-        ranges: list[KeyRange] = []
-        order = 0
+        accepted: list[Written] = []
         for request in requests:
             request.error = self._judge(request)
             if request.error is not None:
                 continue
-            stamp = pack_stamp(version, order)
-            stamped = [
-                place_stamp(item.key, item.offset, stamp) for item in request.mutations if item.op is Op.STAMPED_KEY
-            ]
-            request.version, request.order = version, order
-            order += 1
-            _apply(batch, request.mutations, stamp)
-            wrote = Written(sorted(request.write_keys.union(stamped)), request.write_ranges)
+            request.version, request.order = version, len(accepted)
+            stamped = _apply(batch, request.writes, pack_stamp(version, request.order))
+            keys = request.write_keys.union(stamped) if stamped else request.write_keys
+            wrote = Written(sorted(keys), request.write_ranges)
             self._log.append(version, wrote)
-            keys.update(wrote.keys)
-            ranges.extend(wrote.ranges)
-        return Changes(sorted(keys), ranges)
+            accepted.append(wrote)
+        if len(accepted) == 1:
+            # Already what the log wants: in a quiet process every group is of one.
+            return Changes(accepted[0].keys, accepted[0].ranges)
+        return Changes(
+            sorted(set().union(*(wrote.keys for wrote in accepted))),
+            [wrote_range for wrote in accepted for wrote_range in wrote.ranges],
+        )
 
     def _judge(self, request: CommitRequest) -> StoreError | None:
         if request.read_version is None or not (request.read_keys or request.read_ranges):
@@ -193,7 +192,18 @@ class Serializer:
         return int(_VERSION.unpack(rows[-1][0][len(LOG_BEGIN) :])[0]) if rows else meta.dropped_version
 
 
-def _apply(batch: WriteBatch, mutations: list[Mutation], stamp: bytes) -> None:
+def _apply(batch: WriteBatch, writes: Flattened, stamp: bytes) -> list[bytes]:
+    """Apply one transaction's writes, and return the keys that received its stamp."""
+    for key, value in writes.outcomes:
+        if value is None:
+            batch.delete(key)
+        else:
+            batch.put(key, value)
+    return _apply_in_order(batch, writes.mutations, stamp) if writes.mutations else []
+
+
+def _apply_in_order(batch: WriteBatch, mutations: list[Mutation], stamp: bytes) -> list[bytes]:
+    stamped: list[bytes] = []
     for op, key, value, offset in mutations:
         if op is Op.SET:
             batch.put(key, value)
@@ -202,8 +212,11 @@ def _apply(batch: WriteBatch, mutations: list[Mutation], stamp: bytes) -> None:
         elif op is Op.CLEAR_RANGE:
             batch.delete_range(key, value)
         elif op is Op.STAMPED_KEY:
-            batch.put(place_stamp(key, offset, stamp), value)
+            key = place_stamp(key, offset, stamp)
+            stamped.append(key)
+            batch.put(key, value)
         elif op is Op.STAMPED_VALUE:
             batch.put(key, place_stamp(value, offset, stamp))
         else:
             batch.put(key, apply_atomic(op, batch.get(key), value))
+    return stamped

@@ -55,7 +55,7 @@ class Footprint:
     def read_range(self, read: KeyRange, writes: OwnWrites) -> None:
         """Depend on a range, except where the attempt's own `writes` decide; the client charges each part for the whole."""
         cost = sizes.conflict_range_bytes(len(read.begin), len(read.end))
-        for part in writes.foreign_parts(*read) if writes else [read]:
+        for part in [read] if writes.is_empty else writes.foreign_parts(*read):
             self.size_bytes += cost
             if part.end == key_after(part.begin):
                 self.read_keys.add(part.begin)

@@ -66,10 +66,25 @@ class _Stamp:
 class EmbeddedTransaction:
     """See `keyspace.store.api.Transaction`."""
 
+    __slots__ = (
+        "_ended",
+        "_footprint",
+        "_is_usable",
+        "_refused",
+        "_request",
+        "_state",
+        "_store",
+        "_view",
+        "_watches",
+        "_writes",
+    )
+
     def __init__(self, store: TransactionHost) -> None:
         """Begin an attempt on `store`; its read version is taken at its first read."""
         self._store = store
         self._state = _State.OPEN
+        # Open and nothing refused: what nearly every operation finds, in one look.
+        self._is_usable = True
         self._refused: StoreError | None = None
         self._view = ReadView(store)
         self._writes = OwnWrites()
@@ -121,26 +136,25 @@ class EmbeddedTransaction:
         return watch
 
     def _get(self, key: bytes, snapshot: bool) -> bytes | None:
-        self._check_open()
-        self._footprint.read_count += 1
+        if not self._is_usable:
+            self._check_open()
+        footprint, writes = self._footprint, self._writes
+        footprint.read_count += 1
         if key >= sizes.SYSTEM_KEYS_BEGIN:
             raise KeyOutsideLegalRange()
         if len(key) > sizes.KEY_BYTES_MAX:
             return None
-        if self._writes:
-            if self._writes.is_unreadable(key):
+        state = None
+        if not writes.is_empty:
+            if writes.is_unreadable(key):
                 raise AccessedUnreadable()
-            is_own, state = self._writes.state(key)
+            is_own, state = writes.state(key)
             if is_own and not isinstance(state, Pending):
                 return state
-            stored = self._view.open().get(key)
-            if not snapshot:
-                self._footprint.read_key(key)
-            return state.resolve(stored) if isinstance(state, Pending) else stored
         stored = self._view.open().get(key)
         if not snapshot:
-            self._footprint.read_key(key)
-        return stored
+            footprint.read_key(key)
+        return state.resolve(stored) if isinstance(state, Pending) else stored
 
     def _get_range(self, begin: bytes, end: bytes, limit: int, reverse: bool, snapshot: bool) -> list[KeyValue]:
         self._check_open()
@@ -152,7 +166,7 @@ class EmbeddedTransaction:
         if begin >= end:
             return []
         view = self._view.open()
-        if not self._writes:
+        if self._writes.is_empty:
             rows = view.get_range(begin, end, limit, reverse)
             if not snapshot:
                 self._footprint.read_range(read_extent(begin, end, rows, limit, reverse), self._writes)
@@ -198,7 +212,13 @@ class EmbeddedTransaction:
         Raises:
             LimitError: the key or the value can never be stored.
         """
-        self._check_pair(key, value)
+        if not (
+            self._is_usable
+            and key < sizes.SYSTEM_KEYS_BEGIN
+            and len(key) <= sizes.KEY_BYTES_MAX
+            and len(value) <= sizes.VALUE_BYTES_MAX
+        ):
+            self._check_pair(key, value)
         self._footprint.write_key(key, sizes.set_bytes(len(key), len(value)))
         self._writes.set(key, value)
 
@@ -269,8 +289,12 @@ class EmbeddedTransaction:
         try:
             check_pair(key, value, key_extra=key_extra, value_extra=value_extra)
         except StoreError as error:
-            self._refused = error
+            self._refuse(error)
             raise
+
+    def _refuse(self, error: StoreError) -> None:
+        self._refused = error
+        self._is_usable = False
 
     def _checked(self, check: Callable[[P, Q], None], first: P, second: Q) -> None:
         """Check an operation, and remember a refusal: an attempt whose write was refused can never commit without it."""
@@ -278,7 +302,7 @@ class EmbeddedTransaction:
         try:
             check(first, second)
         except StoreError as error:
-            self._refused = error
+            self._refuse(error)
             raise
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -291,6 +315,7 @@ class EmbeddedTransaction:
         """
         self._check_open()
         self._state = _State.COMMITTING
+        self._is_usable = False
         try:
             await self._commit()
         except StoreError as error:
@@ -305,7 +330,7 @@ class EmbeddedTransaction:
 
     async def _commit(self) -> None:
         footprint = self._footprint
-        if not (self._writes or footprint.write_keys or footprint.write_ranges):
+        if self._writes.is_empty and not footprint.write_keys and not footprint.write_ranges:
             self._expect_watched()
             self._view.close()
             if self._view.commit_version is not None:
@@ -318,9 +343,9 @@ class EmbeddedTransaction:
             raise TransactionTooOld()
         self._expect_watched()
         request = CommitRequest(
-            mutations=self._writes.mutations(),
+            writes=self._writes.flattened(),
             read_version=self._view.commit_version,
-            read_keys=list(footprint.read_keys),
+            read_keys=footprint.read_keys,
             read_ranges=footprint.read_ranges,
             write_keys=footprint.write_keys,
             write_ranges=footprint.write_ranges,
@@ -383,8 +408,10 @@ class EmbeddedTransaction:
     def _end(self, state: _State, error: StoreError | None) -> None:
         self._view.close()
         self._state = state
+        self._is_usable = False
         if error is None:
-            self._store.watches.arm(self._watches)
+            if self._watches:
+                self._store.watches.arm(self._watches)
         else:
             self._refused = error
             for watch in self._watches:

@@ -10,16 +10,16 @@ each key's operations. Source: apple/foundationdb release-7.3 fdbclient/WriteMap
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from keyspace.store.api import KeyRange
 from keyspace.store.embedded_ranges import RangeSet, key_after
 from keyspace.store.errors import AccessedUnreadable
 from keyspace.store.stamps import STAMP_LAST, pack_stamp, place_stamp
 
-__all__ = ["Mutation", "Op", "OwnWrites", "Pending", "apply_atomic"]
+__all__ = ["Flattened", "Mutation", "Op", "OwnWrites", "Pending", "apply_atomic"]
 
 
 class Op(IntEnum):
@@ -44,6 +44,15 @@ class Mutation(NamedTuple):
     key: bytes
     value: bytes
     offset: int = 0
+
+
+class Flattened(NamedTuple):
+    """What a commit has to apply."""
+
+    outcomes: list[tuple[bytes, bytes | None]]
+    """Keys that this transaction alone decides, in order, each with its value, or None where it goes."""
+    mutations: list[Mutation]
+    """Everything else, to be applied in this order."""
 
 
 class Pending:
@@ -78,31 +87,50 @@ def apply_atomic(op: Op, stored: bytes | None, operand: bytes) -> bytes:
     return operand if stored is None or stored <= operand else stored
 
 
+_NO_RANGES = RangeSet()
+"""Stands in every new transaction until its first range, and is never added to: most have none."""
+
+
 class OwnWrites:
     """One transaction's writes. Keys and values are checked before they get here."""
 
-    __slots__ = ("_cleared", "_has_cleared", "_has_stamped", "_keys", "_pushed_out", "_states", "_unreadable")
+    __slots__ = (
+        "_cleared",
+        "_has_cleared",
+        "_has_pending",
+        "_has_stamped",
+        "_ordered",
+        "_pushed_out",
+        "_states",
+        "_unreadable",
+        "is_empty",
+    )
 
     def __init__(self) -> None:
+        self.is_empty = True
+        """Whether nothing has been written, in any way."""
         self._states: dict[bytes, bytes | Pending | None] = {}
-        self._keys: list[bytes] = []
-        self._cleared = RangeSet()
-        self._unreadable = RangeSet()
+        # The keys of `_states` in order, made when first asked for: many transactions write all they write before that.
+        self._ordered: list[bytes] | None = None
+        self._cleared = _NO_RANGES
+        self._unreadable = _NO_RANGES
         self._pushed_out: list[Mutation] = []
-        # Most transactions stamp nothing and clear no range; two flags keep the common path short.
+        # Most transactions stamp nothing, clear no range and add nothing; three flags keep the common path short.
         self._has_stamped = False
         self._has_cleared = False
-
-    def __bool__(self) -> bool:
-        return self._has_cleared or self._has_stamped or bool(self._keys)
+        self._has_pending = False
 
     def set(self, key: bytes, value: bytes) -> None:
         """Write a pair."""
-        state = self._states.get(key)
-        if self._has_stamped and self._is_key_unreadable(key, state):
-            self._push(key, state, Mutation(Op.SET, key, value))
-        else:
-            self._place(key, value)
+        if self._has_stamped:
+            state = self._states.get(key)
+            if self._is_key_unreadable(key, state):
+                self._push(key, state, Mutation(Op.SET, key, value))
+                return
+        # `_place`, without its call: nearly every write ends here.
+        self.is_empty = False
+        self._ordered = None
+        self._states[key] = value
 
     def clear(self, key: bytes) -> None:
         """Remove a key; it becomes readable again, as in FoundationDB."""
@@ -114,8 +142,11 @@ class OwnWrites:
         """Remove [begin, end), the transaction's own writes in it included."""
         self._drop_keys(begin, end)
         self._unreadable.subtract(begin, end)
+        if self._cleared is _NO_RANGES:
+            self._cleared = RangeSet()
         self._cleared.add(begin, end)
         self._has_cleared = True
+        self.is_empty = False
 
     def atomic(self, op: Op, key: bytes, operand: bytes) -> None:
         """Apply `ADD` or `BYTE_MAX` to a key."""
@@ -146,6 +177,8 @@ class OwnWrites:
         least = place_stamp(template, offset, pack_stamp(read_version, 0))
         reach = KeyRange(least, key_after(place_stamp(template, offset, STAMP_LAST)))
         self._push_out(reach)
+        if self._unreadable is _NO_RANGES:
+            self._unreadable = RangeSet()
         self._unreadable.add(*reach)
         self._has_stamped = True
         self._place(least, Pending(Mutation(Op.STAMPED_KEY, template, value, offset), is_unreadable=True))
@@ -173,7 +206,8 @@ class OwnWrites:
 
     def keys_in(self, begin: bytes, end: bytes) -> list[bytes]:
         """Return the keys of [begin, end) that have a state of their own, in order."""
-        return self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
+        ordered = self._in_order()
+        return ordered[bisect_left(ordered, begin) : bisect_left(ordered, end)]
 
     def uncleared_in(self, begin: bytes, end: bytes) -> list[KeyRange]:
         """Return the parts of [begin, end) that are not in a cleared range, in order."""
@@ -213,18 +247,36 @@ class OwnWrites:
                 parts.append(KeyRange(at, part.end))
         return parts
 
-    def mutations(self) -> list[Mutation]:
-        """Return what the commit has to apply, in order."""
+    def flattened(self) -> Flattened:
+        """Return what the commit has to apply."""
+        if self._has_stamped or self._has_cleared:
+            # A range or a stamped key may meet other keys, so the order of all of them matters.
+            return Flattened([], self._mutations())
+        if not self._has_pending:
+            # Sorted by key alone, since no two are the same; the cast says what the flag does.
+            return Flattened(cast("list[tuple[bytes, bytes | None]]", sorted(self._states.items())), [])
+        outcomes: list[tuple[bytes, bytes | None]] = []
+        mutations: list[Mutation] = []
+        for key in self._in_order():
+            state = self._states[key]
+            if isinstance(state, Pending):
+                mutations.extend(state.mutations)
+            else:
+                outcomes.append((key, state))
+        return Flattened(outcomes, mutations)
+
+    def _mutations(self) -> list[Mutation]:
         flat = list(self._pushed_out)
         if self._has_cleared:
             flat.extend(Mutation(Op.CLEAR_RANGE, begin, end) for begin, end in self._cleared.intersect(b"", b"\xff"))
-        for key in self._keys:
-            state = self._states[key]
-            if type(state) is bytes:
-                flat.append(Mutation(Op.SET, key, state))
-            else:
-                flat.extend(_mutations_of(key, state))
+        for key in self._in_order():
+            flat.extend(_mutations_of(key, self._states[key]))
         return flat
+
+    def _in_order(self) -> list[bytes]:
+        if self._ordered is None:
+            self._ordered = sorted(self._states)
+        return self._ordered
 
     def _is_key_unreadable(self, key: bytes, state: bytes | Pending | None) -> bool:
         if isinstance(state, Pending) and state.is_unreadable:
@@ -232,8 +284,9 @@ class OwnWrites:
         return self._unreadable.contains(key)
 
     def _place(self, key: bytes, state: bytes | Pending | None) -> None:
-        if key not in self._states:
-            insort(self._keys, key)
+        self.is_empty = False
+        self._ordered = None
+        self._has_pending = self._has_pending or isinstance(state, Pending)
         self._states[key] = state
 
     def _push(self, key: bytes, state: bytes | Pending | None, mutation: Mutation) -> None:
@@ -245,11 +298,10 @@ class OwnWrites:
         state.mutations.append(mutation)
 
     def _drop_keys(self, begin: bytes, end: bytes) -> list[Mutation]:
-        first, last = bisect_left(self._keys, begin), bisect_left(self._keys, end)
         dropped: list[Mutation] = []
-        for key in self._keys[first:last]:
+        for key in self.keys_in(begin, end):
             dropped.extend(_mutations_of(key, self._states.pop(key)))
-        del self._keys[first:last]
+        self._ordered = None
         return dropped
 
     def _push_out(self, reach: KeyRange) -> None:

@@ -37,6 +37,8 @@ RANGE_BYTES = 24
 """Size of a range's struct on x86-64."""
 MUTATION_BYTES = 44
 """Size of a mutation's struct on x86-64."""
+SET_BYTES = MUTATION_BYTES + 1 + RANGE_BYTES
+"""What a set costs besides its key, three times, and its value."""
 OFFSET_BYTES = 4
 """The little-endian offset that a versionstamped key or value carries at its end."""
 
@@ -53,7 +55,7 @@ def conflict_key_bytes(key_bytes: int) -> int:
 
 def set_bytes(key_bytes: int, value_bytes: int) -> int:
     """Return what writing one pair costs, its write conflict range included."""
-    return key_bytes + value_bytes + MUTATION_BYTES + conflict_key_bytes(key_bytes)
+    return 3 * key_bytes + value_bytes + SET_BYTES
 
 
 def atomic_bytes(key_bytes: int, operand_bytes: int) -> int:
