@@ -72,17 +72,24 @@ class Budget:
     def _charge(self, what: str, charge_bytes: int) -> None:
         spent_bytes = self._spent_bytes + charge_bytes
         if spent_bytes > self.allowance_bytes:
-            raise BudgetExceeded(
-                operation=what,
-                charge_bytes=charge_bytes,
-                spent_bytes=self._spent_bytes,
-                allowance_bytes=self.allowance_bytes,
-            )
+            raise self._refusal(what, charge_bytes)
         self._spent_bytes = spent_bytes
+
+    def _refusal(self, what: str, charge_bytes: int) -> BudgetExceeded:
+        return BudgetExceeded(
+            operation=what,
+            charge_bytes=charge_bytes,
+            spent_bytes=self._spent_bytes,
+            allowance_bytes=self.allowance_bytes,
+        )
 
     def set(self, key_bytes: int, value_bytes: int) -> None:
         """Charge a set."""
-        self._charge("set", charge_set(key_bytes, value_bytes))
+        # `_charge` written out, here and in `read`: nearly every operation is one of the two.
+        spent_bytes = self._spent_bytes + charge_set(key_bytes, value_bytes)
+        if spent_bytes > self.allowance_bytes:
+            raise self._refusal("set", charge_set(key_bytes, value_bytes))
+        self._spent_bytes = spent_bytes
 
     def clear(self, key_bytes: int) -> None:
         """Charge the clear of one key."""
@@ -106,7 +113,10 @@ class Budget:
 
     def read(self, key_bytes: int) -> None:
         """Charge a point read that conflicts, or an added read conflict key."""
-        self._charge("read", charge_read(key_bytes))
+        spent_bytes = self._spent_bytes + charge_read(key_bytes)
+        if spent_bytes > self.allowance_bytes:
+            raise self._refusal("read", charge_read(key_bytes))
+        self._spent_bytes = spent_bytes
 
     def range_read(self, begin_bytes: int, end_bytes: int, parts: int = 1) -> None:
         """Charge a range read that conflicts, `parts` times: the client charges each piece between own writes as the whole.

@@ -32,12 +32,11 @@ ID_BYTES = 16
 
 def digest_of(domain: str, *parts: str | bytes) -> str:
     """Return the 32-digit digest of `parts` under a domain separator; parts are length-prefixed, so none can pose as two."""
-    digest = hashlib.blake2b(digest_size=ID_BYTES, person=domain.encode()[:16])
+    pieces: list[bytes] = []
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8, "big"))
-        digest.update(data)
-    return digest.hexdigest()
+        pieces += (len(data).to_bytes(8, "big"), data)
+    return hashlib.blake2b(b"".join(pieces), digest_size=ID_BYTES, person=domain.encode()[:16]).hexdigest()
 
 
 class Ids:
@@ -79,7 +78,6 @@ class Tx:
         "ids",
         "now_ms",
         "read_count",
-        "write_count",
     )
 
     def __init__(self, raw: Transaction, *, prefix: bytes, budget: Budget, now_ms: int, ids: Ids) -> None:
@@ -92,7 +90,6 @@ class Tx:
         self.now_ms = now_ms
         self.ids = ids
         self.read_count = 0
-        self.write_count = 0
 
     # -- reads
 
@@ -163,7 +160,7 @@ class Tx:
 
     def _parts(self, begin: bytes, end: bytes) -> int:
         """Return into how many pieces this attempt's own writes may cut a range read; each costs what the whole would."""
-        if not self.write_count:
+        if not self._written and not self._cleared:
             return 1
         points = sum(1 for key in self._written if begin <= key < end)
         ranges = sum(1 for cleared in self._cleared if cleared.begin < end and begin < cleared.end)
@@ -193,15 +190,16 @@ class Tx:
 
     # -- writes
 
-    def _note(self, data: bytes) -> None:
-        self.write_count += 1
-        self._written.append(data)
+    @property
+    def write_count(self) -> int:
+        """How many writes this attempt has made, of whatever kind."""
+        return len(self._written) + len(self._cleared)
 
     def put(self, key: Key[R], record: R) -> None:
         """Write a record."""
         data, value = self._prefix + key.data, key.leaf.codec.encode(record)
         self.budget.set(len(data), len(value))
-        self._note(data)
+        self._written.append(data)
         self._raw.set(data, value)
 
     def put_blob(self, leaf: Leaf[bytes], *at: Any, value: bytes) -> None:
@@ -213,14 +211,13 @@ class Tx:
         """Clear one key."""
         data = self._prefix + key.data
         self.budget.clear(len(data))
-        self._note(data)
+        self._written.append(data)
         self._raw.clear(data)
 
     def remove_range(self, span: KeyRange) -> None:
         """Clear a range."""
         begin, end = self._prefix + span.begin, self._prefix + span.end
         self.budget.clear_range(len(begin), len(end))
-        self.write_count += 1
         self._cleared.append(KeyRange(begin, end))
         self._raw.clear_range(begin, end)
 
@@ -228,14 +225,14 @@ class Tx:
         """Change a bell's value, blind, so that those who watch it look."""
         data = self._prefix + bell.data
         self.budget.add(len(data))
-        self._note(data)
+        self._written.append(data)
         self._raw.add(data, 1)
 
     def put_max(self, key: Key[bytes], value: bytes) -> None:
         """Raise a value to at least `value` in byte order, blind."""
         data = self._prefix + key.data
         self.budget.set(len(data), len(value))
-        self._note(data)
+        self._written.append(data)
         self._raw.byte_max(data, value)
 
     def put_stamped(self, leaf: Leaf[R], *before: Any, record: R, order: int = 0) -> None:
@@ -244,7 +241,7 @@ class Tx:
         value = leaf.codec.encode(record)
         data = self._prefix + key
         self.budget.stamped(len(data), len(value))
-        self._note(data)
+        self._written.append(data)
         self._raw.set_versionstamped_key(data, len(self._prefix) + offset, value)
 
     def put_own_stamp(self, key: Key[bytes], order: int = 0) -> None:
@@ -252,7 +249,7 @@ class Tx:
         data = self._prefix + key.data
         value = bytes(COMMIT_STAMP_BYTES) + order.to_bytes(2, "big")
         self.budget.stamped(len(data), len(value))
-        self._note(data)
+        self._written.append(data)
         self._raw.set_versionstamped_value(data, value, 0)
 
     # -- the store's own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from keyspace.lifecycle import ItemState
@@ -22,6 +23,9 @@ __all__ = [
     "application_lane",
     "server_lane",
 ]
+
+
+LANE_CACHE_ITEMS = 1_024
 
 
 class LaneKind(IntEnum):
@@ -60,6 +64,13 @@ class Lane(NamedTuple):
     def stored(self) -> tuple[int, str, str, int]:
         """The lane as an item records it."""
         return int(self.kind), self.application, self.function, int(self.direction)
+
+
+@lru_cache(maxsize=LANE_CACHE_ITEMS)
+def _lane_of(stored: tuple[int, str, str, int]) -> Lane:
+    # Kept, because looking two enumerations up costs as much as packing the whole item, and lanes are few.
+    kind, application, function, direction = stored
+    return Lane(LaneKind(kind), application, function, Direction(direction))
 
 
 def server_lane(kind: LaneKind) -> Lane:
@@ -113,8 +124,7 @@ class ItemRecord(Record, frozen=True, kw_only=True, array_like=True):
     @property
     def where(self) -> Lane:
         """The lane the item is queued in."""
-        kind, application, function, direction = self.lane
-        return Lane(LaneKind(kind), application, function, Direction(direction))
+        return _lane_of(self.lane)
 
 
 class InstanceRecord(Record, frozen=True, kw_only=True, array_like=True):
