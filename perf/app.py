@@ -1,4 +1,4 @@
-"""The application under load: a three-step pipeline, and functions whose only purpose is to be bound to an event.
+"""The application under load: a pipeline of as many steps as its event says, and functions whose only purpose is to be bound to an event.
 
 At its very end the pipeline rings a bell, a datagram to the load process, so that a closed loop knows when to go on without
 asking the service. Code outside steps may run again, so the load process takes the first ring only.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from ryusen import App, Context
 
@@ -23,15 +24,15 @@ _sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
 
 @app.function(on=PIPELINE_EVENT)
-async def pipeline(ctx: Context, request: dict[str, str]) -> str:
-    first = await ctx.step.run("first", work, request["id"], request["filling"])
-    second = await ctx.step.run("second", work, request["id"], first)
-    third = await ctx.step.run("third", work, request["id"], second)
+async def pipeline(ctx: Context, request: dict[str, Any]) -> str:
+    value: str = request["filling"]
+    for number in range(1, request["steps"] + 1):
+        value = await ctx.step.run(f"step-{number}", work, value)
     _ring(request["id"])
-    return third
+    return value
 
 
-async def work(identifier: str, former: str) -> str:
+async def work(former: str) -> str:
     return former[-1:] + former[:-1]
 
 
@@ -46,10 +47,10 @@ def _ring(identifier: str) -> None:
 
 
 def _bound(name: str, event: str) -> None:
-    async def function(ctx: Context, request: dict[str, str]) -> None:
+    async def function(ctx: Context, request: dict[str, Any]) -> None:
         return None
 
-    register: Callable[[Callable[[Context, dict[str, str]], Awaitable[None]]], object]
+    register: Callable[[Callable[[Context, dict[str, Any]], Awaitable[None]]], object]
     register = app.function(on=event, name=name)
     register(function)
 

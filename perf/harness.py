@@ -166,6 +166,7 @@ async def _measure(site: _Site, workload: Workload, pace: Pace, bell: str) -> Me
         seconds=pace.seconds,
         keyed=workload.keyed,
         payload_bytes=workload.payload_bytes,
+        steps=workload.steps,
         bell=bell if workload.awaits_run else None,
         count_max=pace.count_max,
     )

@@ -43,7 +43,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         warm_s: seconds driven before anything counts.
         seconds: seconds that count.
         keyed: whether each submission bears an idempotency key.
-        payload_bytes: about how long the payload is.
+        payload_bytes: about how long the payload is, and each step's value.
+        steps: how many steps the run is to have.
         bell: the path, not there yet, of the datagram socket on which runs tell of their end; when None, an acknowledgement is enough.
         count_max: submissions after which to stop early; None for no limit but time.
     """
@@ -58,6 +59,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     keyed: bool
     payload_bytes: int
+    steps: int
     bell: str | None = None
     count_max: int | None = None
 
@@ -162,7 +164,7 @@ class Load:
 
     async def _submit(self, connection: Connection, identifier: str) -> None:
         spec, result = self._spec, self._yield
-        body = {"name": spec.event, "payload": {"id": identifier, "filling": self._filling}}
+        body = {"name": spec.event, "payload": {"id": identifier, "filling": self._filling, "steps": spec.steps}}
         headers = {"Authorization": f"Bearer {spec.key}", "Content-Type": "application/json"}
         if spec.keyed:
             headers["Idempotency-Key"] = identifier

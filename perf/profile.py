@@ -22,13 +22,14 @@ from rich.console import Console
 from rich.table import Table
 
 from perf.harness import Pace, measure_all
-from perf.workloads import WORKLOADS, workload_named
+from perf.workloads import workload_named
 from topology.launcher import Launcher
 from topology.tables import Role
 
 __all__ = ["Profile", "read_samples", "show_profile"]
 
 RATE_HZ = 200
+PROFILED = "three-step runs, 64 at once"
 ROWS_SHOWN = 25
 GRACE_S = 30.0
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>[^():]+)(?::\d+)?\)")
@@ -119,7 +120,7 @@ def show_profile(profile: Profile, console: Console, title: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one workload, sample one process of it, print the ranking."""
     parser = argparse.ArgumentParser(prog="python -m perf.profile", description=__doc__)
-    parser.add_argument("--workload", default=WORKLOADS[-1].name, help="a row of the table (%(default)s)")
+    parser.add_argument("--workload", default=PROFILED, help="a row of the table (%(default)s)")
     parser.add_argument("--role", type=Role, default=Role.DISPATCHER, choices=list(Role), help="(%(default)s)")
     parser.add_argument("--seconds", type=float, default=8.0, help="seconds sampled (%(default)s)")
     parser.add_argument("--raw", type=Path, help="keep the collapsed stacks here")

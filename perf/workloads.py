@@ -21,7 +21,7 @@ class Workload:
         concurrency: callers in a closed loop.
         keyed: whether submissions bear idempotency keys.
         awaits_run: whether a caller goes on only when the run has ended; else the acknowledgement is enough.
-        payload_bytes: about how long the payload is.
+        payload_bytes: about how long the payload is, and each step's value.
         steps: steps of a run; 0 where runs are not executed.
     """
 
@@ -38,6 +38,7 @@ class Workload:
 
 SUBMIT_CONCURRENCY = 16
 RUN_CONCURRENCIES = (1, 16, 64)
+SHAPE_CONCURRENCY = 16
 
 
 def _submissions(bindings: int, *, keyed: bool) -> Workload:
@@ -51,21 +52,26 @@ def _submissions(bindings: int, *, keyed: bool) -> Workload:
     )
 
 
-def _runs(concurrency: int) -> Workload:
+def _runs(concurrency: int, *, steps: int = 3, payload_bytes: int = 300) -> Workload:
+    shape = {1: "one-step", 3: "three-step", 20: "twenty-step"}[steps]
+    size = "" if payload_bytes < 1_000 else f" of {payload_bytes // 1_000} kB"
     return Workload(
-        name=f"three-step runs, {concurrency} at once",
+        name=f"{shape} runs{size}, {concurrency} at once",
         matrix="W2",
         topology="demo",
         event=PIPELINE_EVENT,
         concurrency=concurrency,
         awaits_run=True,
-        steps=3,
+        payload_bytes=payload_bytes,
+        steps=steps,
     )
 
 
 WORKLOADS: tuple[Workload, ...] = (
     *(_submissions(bindings, keyed=keyed) for bindings in (0, 1, BINDINGS_MANY) for keyed in (False, True)),
     *(_runs(concurrency) for concurrency in RUN_CONCURRENCIES),
+    *(_runs(SHAPE_CONCURRENCY, steps=steps) for steps in (1, 20)),
+    *(_runs(SHAPE_CONCURRENCY, payload_bytes=size) for size in (10_000, 90_000)),
 )
 """In the order in which they run; those of one topology stand together and share its processes."""
 
