@@ -9,9 +9,13 @@ from __future__ import annotations
 import pytest
 from recording import Commit
 from test_costs import PLAIN_FAILURE, recorded_world, tell
+from world import RETRY
 
 from keyspace.layout import identify
 from keyspace.store.api import KeyRange
+from keyspace.transitions.accept_declaration import Declaration
+from keyspace.transitions.continue_run import Completion
+from keyspace.transitions.work import Accepted, Work
 
 QUEUED = "ITEM READY_APP DUE_APP BELL_APP"
 """What putting an item into an application lane writes."""
@@ -51,6 +55,11 @@ RANGES: dict[str, tuple[str, str]] = {
         "RUN STEP ATTEMPT ITEM",
         f"RUN STEP STEP_VALUE ATTEMPT COMPLETION SETTLED INSTANCE_WORK UNRESOLVED HISTORY {QUEUED}",
     ),
+    # Nothing of this is ever in a lane: no ready entry, no pointer, no bell.
+    "continue_run": (
+        "RUN STEP ATTEMPT ITEM INSTANCE",
+        "RUN STEP STEP_VALUE ATTEMPT COMPLETION SETTLED INSTANCE_WORK HISTORY ITEM LEASE OUTPUT RUN_BY_STATUS",
+    ),
     "target_not_found": ("RUN STEP ATTEMPT ITEM", f"RUN STEP ATTEMPT RUN_BY_STATUS HISTORY LEASE {QUEUED}"),
     "fail_run": (
         "RUN ITEM STEP COMPLETION",
@@ -65,6 +74,12 @@ async def commits(anyio_backend: str) -> list[Commit]:
     await world.begin()
     await world.hello()
     await tell(world, store, "run", workspace="acme", failure=PLAIN_FAILURE, step="s")
+    await world.start_run()
+    continued = await world.go_on(await world.start_step("s1"), Declaration("s2", RETRY))
+    item = continued.following
+    assert item is not None and item.token is not None
+    work = Work(item.kind, item.target, item.step_id, item.item_id, item.token, item.generation)
+    assert (await world.go_on(work, Completion(b"1"))).answer == Accepted()
     return store.commits
 
 
