@@ -123,6 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workload", default=PROFILED, help="a row of the table (%(default)s)")
     parser.add_argument("--role", type=Role, default=Role.DISPATCHER, choices=list(Role), help="(%(default)s)")
     parser.add_argument("--seconds", type=float, default=8.0, help="seconds sampled (%(default)s)")
+    parser.add_argument(
+        "--gil", action="store_true", help="only what holds the interpreter's lock: no waiting for disks"
+    )
     parser.add_argument("--raw", type=Path, help="keep the collapsed stacks here")
     options = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="ryusen-profile-"))
@@ -134,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         process = launcher.process(options.role)
         command = ["py-spy", "record", "--pid", str(process.pid), "--duration", str(int(options.seconds))]
         command += ["--rate", str(RATE_HZ), "--format", "raw", "--output", str(raw)]
+        command += ["--gil"] if options.gil else []
         command[0] = str(Path(sys.executable).with_name(command[0]))
         with anyio.fail_after(options.seconds + GRACE_S):
             await anyio.run_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
