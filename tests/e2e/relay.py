@@ -15,12 +15,16 @@ from dataclasses import dataclass
 
 import anyio
 import msgspec
-from anyio.abc import ByteStream, SocketAttribute, SocketStream
+from anyio.abc import Listener, SocketAttribute, SocketStream
+from e2e_world import APPS, World
 from eventually import eventually
 
+from topology.launcher import WorkerSpec
 from topology.ports import HOST
+from topology.process import Process
+from topology.tables import Role
 
-__all__ = ["Break", "CloseWith", "Relay", "open_relay"]
+__all__ = ["Break", "CloseWith", "How", "Relay", "open_relay", "start_behind"]
 
 HEAD_END = b"\r\n\r\n"
 READ_BYTES = 65_536
@@ -37,6 +41,8 @@ class Break(enum.Enum):
 
     RESET = "reset"
     FIN = "fin"
+    SILENCE = "silence"
+    """It stays open and nothing comes through any more, as behind a router that has forgotten it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,7 @@ class Pair:
         self.far = far
         self.port = port
         self.has_upgraded = False
+        self.is_mute = False
         self._scope = anyio.CancelScope()
 
     async def run(self, may_pass: MayPass) -> None:
@@ -128,7 +135,10 @@ class Pair:
 
     async def _out(self) -> None:
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await _forward(self.near, self.far)
+            while True:
+                data = await self.near.receive(READ_BYTES)
+                if not self.is_mute:
+                    await self.far.send(data)
         self.end()
 
     async def _back(self, may_pass: MayPass) -> None:
@@ -136,27 +146,25 @@ class Pair:
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             while True:
                 for frame in frames.feed(await self.far.receive(READ_BYTES)):
+                    if self.is_mute:
+                        continue
                     if not await may_pass(self, frame):
-                        return
+                        break
                     await self.near.send(frame)
                     self.has_upgraded = True
         self.end()
 
 
-async def _forward(source: ByteStream, target: ByteStream) -> None:
-    while True:
-        await target.send(await source.receive(READ_BYTES))
-
-
 class Relay:
     """A listening relay. Connections go to the backends in turn, those that refuse or are out of service passed over."""
 
-    def __init__(self, backends: Sequence[int]) -> None:
+    def __init__(self, backends: Sequence[int], listener: Listener[SocketStream]) -> None:
         self.backends = list(backends)
         self.out_of_service: set[int] = set()
         self.is_bad_gateway = False
         self.connection_count = 0
-        self._port = 0
+        self._listener = listener
+        self._port: int = listener.extra(SocketAttribute.local_port)
         self._turn = 0
         self._pairs: list[Pair] = []
         self._trap: tuple[str, How] | None = None
@@ -169,12 +177,11 @@ class Relay:
     @property
     def backend(self) -> int | None:
         """The backend of the connection that stands, or None."""
-        return next((pair.port for pair in reversed(self._pairs) if pair.has_upgraded), None)
+        return next((pair.port for pair in reversed(self._pairs) if pair.has_upgraded and not pair.is_mute), None)
 
-    async def serve(self, listener: anyio.abc.Listener[SocketStream]) -> None:
+    async def serve(self) -> None:
         """Relay until cancelled."""
-        self._port = listener.extra(SocketAttribute.local_port)
-        await listener.serve(self._serve_one)
+        await self._listener.serve(self._serve_one)
 
     async def until_connected(self, *, after: int = 0) -> None:
         """Wait until a connection later than the first `after` ones stands."""
@@ -195,7 +202,7 @@ class Relay:
 
     async def cut(self, how: How) -> None:
         """Break every connection that stands."""
-        for pair in list(self._pairs):
+        for pair in [pair for pair in self._pairs if not pair.is_mute]:
             await self._break(pair, how)
 
     async def _break(self, pair: Pair, how: How) -> None:
@@ -204,6 +211,8 @@ class Relay:
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await pair.near.send(bytes((CLOSE_OPCODE, len(payload))) + payload)
             pair.end()
+        elif how is Break.SILENCE:
+            pair.is_mute = True
         elif how is Break.RESET:
             pair.reset()
         else:
@@ -248,9 +257,25 @@ class Relay:
 @asynccontextmanager
 async def open_relay(backends: Sequence[int]) -> AsyncIterator[Relay]:
     """Relay to ports of this machine for as long as the block."""
-    relay = Relay(backends)
     listener = await anyio.create_tcp_listener(local_host=HOST)
+    relay = Relay(backends, listener)
     async with listener, anyio.create_task_group() as group:
-        group.start_soon(relay.serve, listener, name="relay")
+        group.start_soon(relay.serve, name="relay")
         yield relay
         group.cancel_scope.cancel()
+
+
+async def start_behind(relay: Relay, world: World, index: int, *, capacity: int, grace: str = "10s") -> Process:
+    """Start a worker of a world behind a relay and wait until it is connected."""
+    spec = WorkerSpec(
+        app="field:app",
+        folder=APPS,
+        key=world.access.worker_key,
+        capacity=capacity,
+        grace=grace,
+        environment={"FIELD_LEDGER": str(world.ledger), "RYUSEN_URL": relay.url},
+    )
+    before = relay.connection_count
+    await world.launcher.start_workers(spec, [index])
+    await relay.until_connected(after=before)
+    return world.launcher.process(Role.WORKER, index)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
+import pytest
 from aftermath import Incident, Story, aftermath, instances_of, now_ms, quantile
-from e2e_world import APPS, SHORT_LEASES, Site, World, open_world
+from e2e_world import SHORT_LEASES, Site, World, open_world
 from eventually import eventually
-from relay import Relay, open_relay
+from relay import Relay, open_relay, start_behind
 
-from topology.launcher import WorkerSpec
 from topology.tables import Role
 
 SEED_VARIABLE = "RYUSEN_E2E_SEED"
@@ -28,13 +28,16 @@ LEASE_MS = int(SHORT_LEASES["lease_ms"])
 RUN_COUNT = 150
 STEPS = ("first", "second", "third")
 EFFECTS = RUN_COUNT * len(STEPS)
-CAPACITY = 5
-WINDOW = 30
-"""Runs under way at most, so that load goes on while processes are away."""
+CAPACITY = 10
+WINDOW = 16
+"""Runs under way at most: load goes on while processes are away, and one worker has room for all, so that no run queues."""
 CALLERS = 8
 WORK_MS = (20, 100)
 SETTLE_S_MAX = 60.0
-PATIENCE_S = 45.0
+DEADLY_COUNT = 4
+HEALTHY_COUNT = 30
+HEALTHY_SHARE = 1 / 3
+"""Of their rate alone, what healthy runs keep at least: restarts of a process cost both cores of a small machine."""
 
 
 @dataclass
@@ -107,24 +110,9 @@ async def open_fleet(folder: Path, site: Site, *, capacity: int = CAPACITY) -> A
         async with open_relay(ports) as first, open_relay(ports[::-1]) as second:
             fleet = Fleet(world, [first, second])
             for index, relay in enumerate(fleet.relays):
-                await start_worker(world, index, relay, capacity=capacity)
+                await start_behind(relay, world, index, capacity=capacity)
             yield fleet
             await world.launcher.stop()
-
-
-async def start_worker(world: World, index: int, relay: Relay, *, capacity: int, grace: str = "10s") -> None:
-    """Start a worker behind a relay and wait until it is connected."""
-    environment = {"FIELD_LEDGER": str(world.ledger), "RYUSEN_URL": relay.url}
-    spec = WorkerSpec(
-        app="field:app",
-        folder=APPS,
-        key=world.access.worker_key,
-        capacity=capacity,
-        grace=grace,
-        environment=environment,
-    )
-    await world.launcher.start_workers(spec, [index])
-    await relay.until_connected()
 
 
 def drawn_seed(name: str) -> random.Random:
@@ -161,6 +149,50 @@ async def test_processes_paused_past_their_leases_commit_nothing_stale(site: Sit
         assert all(process.is_alive for process in processes), "a pause ends no process"
         await tell(fleet, stories)
     await fleet.world.check()
+
+
+@pytest.mark.case(53)
+async def test_work_that_kills_its_worker_costs_its_neighbours_little(site: Site, tmp_path: Path) -> None:
+    """Case 053 (a), RFD 1 ¶47: exit 137 in a callback, again and again; each is Unknown at once and stays so, others go on."""
+    async with (
+        open_world("pairs", tmp_path, site, settings=SHORT_LEASES, workers=[0], capacity=1) as world,
+        world.other_workspace("healthy") as other,
+        anyio.create_task_group() as group,
+    ):
+        await other.start_workers(indices=[1])
+        await other.ended(await other.begin("field.steady", {"id": "warm"}))
+        alone = await healthy_rate(other)
+        group.start_soon(keep_alive, world, 0)
+        deadly = [await world.begin("field.deadly-step", {"id": str(number)}) for number in range(DEADLY_COUNT)]
+        beside = await healthy_rate(other)
+        print(f"\nhealthy runs/s: {alone:.1f} alone, {beside:.1f} beside a worker that dies again and again")
+        assert beside >= alone * HEALTHY_SHARE
+        for run in deadly:
+            await world.until_kind(run, "attempt-unknown", seconds_max=SETTLE_S_MAX)
+        group.cancel_scope.cancel()
+        for run in deadly:
+            kinds = await world.kinds(run)
+            assert (kinds["attempt-authorized"], kinds["attempt-unknown"], kinds["attempt-failed"]) == (1, 1, 0)
+            found = await world.client.run(run)
+            assert (found["unknown_count"], found["waiting"]["word"]) == (1, "operator")
+            assert world.begun(run) == {"die": 1}
+    await world.check()
+
+
+async def healthy_rate(world: World) -> float:
+    """Run healthy work and return how many runs a second ended."""
+    begun_ms = now_ms()
+    runs = [await world.begin("field.steady", {"id": str(number), "work_ms": 50}) for number in range(HEALTHY_COUNT)]
+    for run in runs:
+        assert (await world.ended(run, seconds_max=SETTLE_S_MAX))["status"] == "completed"
+    return HEALTHY_COUNT * 1_000 / (now_ms() - begun_ms)
+
+
+async def keep_alive(world: World, index: int) -> None:
+    """Start a worker again whenever it has died, as any process supervisor does."""
+    while True:
+        await world.launcher.process(Role.WORKER, index).ended()
+        await world.launcher.restart(Role.WORKER, index)
 
 
 async def load(fleet: Fleet, rng: random.Random, incidents: list[tuple[object, Role, int]]) -> list[str]:

@@ -36,12 +36,14 @@ async def once(ctx: Context, request: Request) -> int:
     return await ctx.step.run("only", work, request, 0)
 
 
-@app.function(on="field.slow-pass")
-async def slow_pass(ctx: Context, request: Request) -> int:
-    """Its code outside steps takes a while, so that a delivery waits inside the worker without having begun."""
-    write_line({"mark": "pass", "run": ctx.run_id, "step": "", "attempt": 0, "operation": ""}, request)
-    await asyncio.sleep(request["pass_ms"] / 1_000)
-    return await ctx.step.run("only", work, request, 0)
+@app.function(on="field.second-try")
+async def second_try(ctx: Context, request: Request) -> int:
+    """Fails once; on its way to the second attempt each process waits for a gate of its own, in code outside steps."""
+    if is_open(request["tried"]):
+        write_line({"mark": "pass", "run": ctx.run_id, "step": "", "attempt": 0, "operation": ""}, request)
+        while not is_open(f"{request['gate']}-{os.getpid()}"):  # noqa: ASYNC110 - another process opens it
+            await asyncio.sleep(GATE_LOOK_S)
+    return await ctx.step.run("only", fail_once, request, retry=Retry(attempts=2, initial="20ms"))
 
 
 @app.function(on="field.two")
@@ -98,6 +100,14 @@ async def work(request: Request, total: int) -> int:
     await asyncio.sleep(request.get("work_ms", 0) / 1_000)
     mark("end", request)
     return total + 1
+
+
+def fail_once(request: Request) -> int:
+    mark("begin", request)
+    if not is_open(request["tried"]):
+        Path(request["tried"]).touch()
+        raise RuntimeError("the first time")
+    return 1
 
 
 def wait_for_gate(request: Request) -> str:
