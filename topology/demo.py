@@ -192,6 +192,14 @@ def _say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def _sentences(group: BaseExceptionGroup[Any]) -> list[str]:
+    """Return what each error in nested groups says, each sentence once."""
+    found: list[str] = []
+    for error in group.exceptions:
+        found += _sentences(error) if isinstance(error, BaseExceptionGroup) else [f"{type(error).__name__}: {error}"]
+    return list(dict.fromkeys(found))
+
+
 def _read_orders(path: Path) -> list[dict[str, Any]]:
     orders = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     if not 1 <= len(orders) <= ORDERS_MAX:
@@ -211,7 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         outcome = anyio.run(run_demo, console, folder, _read_orders(options.orders))
     except* (NotStarted, RyusenError, httpx.HTTPError) as errors:
-        outcome.faults.extend(str(error) for error in errors.exceptions)
+        outcome.faults.extend(_sentences(errors))
+    except* KeyboardInterrupt:
+        outcome.faults.append("stopped by the keyboard")
     for fault in outcome.faults:
         sys.stderr.write(f"FAULT: {fault}\n")
     if outcome.faults:
