@@ -7,8 +7,9 @@ a pass.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
@@ -30,7 +31,7 @@ class InterruptingStore:
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
-        self.interruption: Callable[[], Awaitable[None]] | None = None
+        self.interruption: Callable[[], Coroutine[Any, Any, None]] | None = None
 
     @property
     def name(self) -> str:
@@ -59,7 +60,8 @@ class _Interrupted:
     async def commit(self) -> None:
         interruption, self._store.interruption = self._store.interruption, None
         if interruption is not None:
-            await interruption()
+            # A task of its own, because another process shares nothing with this commit.
+            await asyncio.ensure_future(interruption())
         await self._inner.commit()
 
 
