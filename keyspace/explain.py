@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keyspace.history import HistoryKind
-from keyspace.lifecycle import CompensationState, Execution, Phase, Recovery, StepState
+from keyspace.lifecycle import CompensationState, Execution, Phase, Recovery, StepState, StopReason
 from keyspace.records.run import HistoryRecord
 
 __all__ = ["Story", "explain"]
@@ -26,6 +26,7 @@ class Story:
         completions: the completed steps in the order of completion.
         unknown_count: attempts whose outcome is unknown.
         pass_count: discovery passes that were authorized.
+        stop: why the run was told to stop, once it was.
     """
 
     phase: Phase = Phase.RUNNING
@@ -36,6 +37,7 @@ class Story:
     completions: list[str] = field(default_factory=list)
     unknown_count: int = 0
     pass_count: int = 0
+    stop: StopReason | None = None
 
 
 def explain(entries: Iterable[HistoryRecord]) -> Story:
@@ -47,7 +49,9 @@ def explain(entries: Iterable[HistoryRecord]) -> Story:
     story = Story()
     for entry in entries:
         kind = HistoryKind(entry.kind)
-        if kind in _STEP_STATES:
+        if kind in _COMPENSATION_STATES and (kind not in _STEP_STATES or "direction" in entry.data):
+            _tell_compensation(story, kind, entry.data)
+        elif kind in _STEP_STATES:
             _tell_step(story, kind, entry.data)
         else:
             _tell_run(story, kind, entry.data)
@@ -60,9 +64,22 @@ _STEP_STATES: dict[HistoryKind, StepState] = {
     HistoryKind.ATTEMPT_NOT_STARTED: StepState.PENDING,
     HistoryKind.ATTEMPT_UNKNOWN: StepState.UNKNOWN,
     HistoryKind.RETRY_SCHEDULED: StepState.BACKING_OFF,
+    HistoryKind.RETRY_AUTHORIZED: StepState.PENDING,
     HistoryKind.STEP_COMPLETED: StepState.COMPLETED,
     HistoryKind.STEP_FAILED: StepState.FAILED,
     HistoryKind.STEP_OBSOLETE: StepState.OBSOLETE,
+    HistoryKind.STEP_FENCED: StepState.OBSOLETE,
+}
+
+_COMPENSATION_STATES: dict[HistoryKind, CompensationState] = {
+    HistoryKind.ATTEMPT_AUTHORIZED: CompensationState.RUNNING,
+    HistoryKind.ATTEMPT_NOT_STARTED: CompensationState.PENDING,
+    HistoryKind.ATTEMPT_UNKNOWN: CompensationState.UNKNOWN,
+    HistoryKind.RETRY_SCHEDULED: CompensationState.BACKING_OFF,
+    HistoryKind.RETRY_AUTHORIZED: CompensationState.PENDING,
+    HistoryKind.COMPENSATION_SKIPPED: CompensationState.SKIPPED,
+    HistoryKind.COMPENSATION_SUCCEEDED: CompensationState.DONE,
+    HistoryKind.COMPENSATION_FAILED: CompensationState.FAILED,
 }
 
 
@@ -78,6 +95,20 @@ def _tell_step(story: Story, kind: HistoryKind, data: dict[str, Any]) -> None:
         story.completions.append(step_id)
 
 
+def _tell_compensation(story: Story, kind: HistoryKind, data: dict[str, Any]) -> None:
+    step_id = str(data["step"])
+    was = story.compensations.get(step_id)
+    story.compensations[step_id] = _COMPENSATION_STATES[kind]
+    if kind is HistoryKind.ATTEMPT_UNKNOWN:
+        story.unknown_count += 1
+    elif was is CompensationState.UNKNOWN:
+        story.unknown_count -= 1
+    if kind in (HistoryKind.COMPENSATION_SKIPPED, HistoryKind.COMPENSATION_SUCCEEDED):
+        following = int(data["completion"]) - 1
+        if following > 0:
+            story.compensations[story.completions[following - 1]] = CompensationState.PENDING
+
+
 def _tell_run(story: Story, kind: HistoryKind, data: dict[str, Any]) -> None:
     match kind:
         case HistoryKind.PASS_AUTHORIZED:
@@ -91,11 +122,10 @@ def _tell_run(story: Story, kind: HistoryKind, data: dict[str, Any]) -> None:
         case HistoryKind.UNWIND_STARTED:
             story.phase, story.execution = Phase.COMPENSATING, Execution(data["execution"])
             story.compensations[story.completions[-1]] = CompensationState.PENDING
-        case HistoryKind.COMPENSATION_SKIPPED:
-            story.compensations[str(data["step"])] = CompensationState.SKIPPED
-            following = int(data["completion"]) - 1
-            if following > 0:
-                story.compensations[story.completions[following - 1]] = CompensationState.PENDING
+        case HistoryKind.STOP_COMMITTED:
+            story.stop = StopReason(data["reason"])
+            if story.phase is Phase.RUNNING:
+                story.phase = Phase.CANCELLING
         case HistoryKind.UNWIND_ENDED:
             story.phase, story.recovery = Phase.TERMINAL, Recovery(data["recovery"])
         case _:

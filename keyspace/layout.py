@@ -144,6 +144,10 @@ SETTLED: Leaf[str] = Leaf(
     "SETTLED", Name, 5, Id, 10, Int, codec=_TEXT, writers="accept_success, accept_failure", readers="assignments",
     note="ordinal of settlement from 1, completed and failed steps; value: step id", cached=2,
 )  # fmt: skip
+RESOLUTION: Leaf[run.ResolutionRecord] = Leaf(
+    "RESOLUTION", Name, 5, Id, 12, Id, codec=run.RESOLUTION, writers="resolve_attempt", readers="resolve_attempt",
+    note="digest of the operator's idempotency key", cached=2,
+)  # fmt: skip
 RUN_LIST: Leaf[str] = Leaf(
     "RUN_LIST", Name, 6, Stamp, codec=_TEXT, writers="materialize_run (stamped key)", readers="gateway pages",
     note="value: run id",

@@ -34,6 +34,7 @@ __all__ = [
     "RunEvent",
     "StepEvent",
     "StepState",
+    "StopReason",
     "advance",
 ]
 
@@ -65,6 +66,18 @@ class Recovery(StrEnum):
     COMPENSATED = "compensated"
     PARTIALLY_COMPENSATED = "partially_compensated"
     COMPENSATION_FAILED = "compensation_failed"
+
+
+class StopReason(StrEnum):
+    """Why a run was told to stop; the first committed reason decides how its execution ends."""
+
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+
+    @property
+    def execution(self) -> Execution:
+        """How execution ends for this reason."""
+        return Execution(self.value)
 
 
 class RunEvent(StrEnum):
@@ -240,7 +253,7 @@ STEP: dict[StepState, dict[StepEvent, StepState]] = {
     StepState.BACKING_OFF: {
         StepEvent.AUTHORIZED: StepState.RUNNING,
         StepEvent.REMOVED: StepState.OBSOLETE,
-        StepEvent.FENCED: StepState.FAILED,
+        StepEvent.FENCED: StepState.OBSOLETE,
     },
     StepState.WAITING: {
         StepEvent.SUCCEEDED: StepState.COMPLETED,

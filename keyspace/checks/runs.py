@@ -98,6 +98,9 @@ async def _check_way_forward(case: Case, run: RunRecord) -> None:
 
 def _check_outcomes(case: Case, run: RunRecord) -> None:
     is_terminal = run.phase is Phase.TERMINAL
+    if run.stop is not None and run.execution is not None:
+        case.expect(run.execution is run.stop.reason.execution, "C4", "the execution outcome is not the stop's")
+    case.expect(run.phase is not Phase.CANCELLING or run.stop is not None, "C4", "a stopping run without a stop")
     case.expect(
         (run.recovery is not None) == is_terminal, "C4", "the recovery outcome is set when the run ends, not else"
     )
@@ -162,6 +165,7 @@ async def _check_history(case: Case, run: RunRecord, steps: dict[str, StepRecord
     case.expect(story.phase is run.phase, "C8", f"history says {story.phase}, the run {run.phase}")
     case.expect(story.execution is run.execution, "C8", f"history says {story.execution}, the run {run.execution}")
     case.expect(story.recovery is run.recovery, "C8", f"history says {story.recovery}, the run {run.recovery}")
+    case.expect(story.stop == (run.stop.reason if run.stop else None), "C8", "history and run differ in the stop")
     case.expect(story.unknown_count == run.unknown_count, "C8", "history and run differ in unknown attempts")
     told = {step_id: state.value for step_id, state in story.steps.items()}
     case.expect(told == {k: s.state.value for k, s in steps.items()}, "C8", "history and steps differ")

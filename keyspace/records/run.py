@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyspace.lifecycle import AttemptState, CompensationState, Execution, Phase, Recovery, StepState
+from keyspace.lifecycle import AttemptState, CompensationState, Execution, Phase, Recovery, StepState, StopReason
 from keyspace.records.codec import Record, RecordCodec
+from keyspace.records.work import Direction
 
 __all__ = [
     "ATTEMPT",
     "HISTORY",
+    "RESOLUTION",
     "RUN",
     "STALE",
     "STEP",
     "AttemptRecord",
     "FailureRecord",
     "HistoryRecord",
+    "ResolutionRecord",
     "RetryRecord",
     "RunRecord",
     "StaleResultRecord",
     "StepRecord",
+    "StopRecord",
     "UnwindRecord",
 ]
 
@@ -48,6 +52,14 @@ class UnwindRecord(Record, frozen=True, kw_only=True, array_like=True):
     cursor: int
     executed_count: int = 0
     skipped_count: int = 0
+
+
+class StopRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """A committed stop intent: it forbids new forward work and never changes."""
+
+    reason: StopReason
+    at_ms: int
+    by: str
 
 
 class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
@@ -87,6 +99,7 @@ class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
     terminal_at_ms: int | None = None
     unwind: UnwindRecord | None = None
     settled_count: int = 0
+    stop: StopRecord | None = None
 
     @property
     def status(self) -> str:
@@ -119,6 +132,18 @@ class StepRecord(Record, frozen=True, kw_only=True, array_like=True):
     value_bytes: int | None = None
     failure: FailureRecord | None = None
     compensation: CompensationState = CompensationState.NONE
+    undo_generation: int = 0
+    undo_failure_count: int = 0
+    undo_retry: RetryRecord | None = None
+    undo_timeout_ms: int | None = None
+
+    def generation_of(self, direction: Direction) -> int:
+        """The generation of the present attempt in a direction."""
+        return self.generation if direction is Direction.FORWARD else self.undo_generation
+
+    def timeout_of(self, direction: Direction) -> int | None:
+        """The attempt timeout in a direction, in milliseconds."""
+        return self.timeout_ms if direction is Direction.FORWARD else self.undo_timeout_ms
 
 
 class AttemptRecord(Record, frozen=True, kw_only=True, array_like=True):
@@ -142,6 +167,18 @@ class AttemptRecord(Record, frozen=True, kw_only=True, array_like=True):
     result_digest: str | None = None
     failure: FailureRecord | None = None
     stale_count: int = 0
+
+
+class ResolutionRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """An operator's command under its idempotency key, and the response that its first execution committed."""
+
+    fingerprint: str
+    command: str
+    at_ms: int
+    by: str
+    run_phase: Phase
+    attempt_state: AttemptState
+    following_generation: int | None = None
 
 
 class StaleResultRecord(Record, frozen=True, kw_only=True, array_like=True):
@@ -168,3 +205,4 @@ STEP = RecordCodec(StepRecord)
 ATTEMPT = RecordCodec(AttemptRecord)
 STALE = RecordCodec(StaleResultRecord)
 HISTORY = RecordCodec(HistoryRecord)
+RESOLUTION = RecordCodec(ResolutionRecord)

@@ -10,9 +10,10 @@ from keyspace.layout import SETTLED, STEP
 from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
 from keyspace.lifecycle import RUN as RUN_TABLE
 from keyspace.lifecycle import STEP as STEP_TABLE
-from keyspace.lifecycle import AttemptEvent, RunEvent, StepEvent, advance
+from keyspace.lifecycle import AttemptEvent, Phase, RunEvent, StepEvent, advance
 from keyspace.limits import REPLAY_STEP_BYTES, RETRY_DELAY_MS_MAX
 from keyspace.records.run import FailureRecord, RunRecord, StepRecord
+from keyspace.records.work import WorkKind
 from keyspace.retry import backoff_ms
 from keyspace.transitions.accept_result import (
     INVALID_RESULT,
@@ -23,7 +24,9 @@ from keyspace.transitions.accept_result import (
     failure_digest,
 )
 from keyspace.transitions.enqueue_attempt import enqueue_attempt
+from keyspace.transitions.settle_compensation import settle_undo_failure
 from keyspace.transitions.stale_result import keep_stale_result
+from keyspace.transitions.stop_run import settlement_gate
 from keyspace.transitions.work import (
     Accepted,
     Stale,
@@ -91,12 +94,18 @@ async def accept_failure(
     if not isinstance(outcome, Settling):
         return outcome
     may_retry = is_retryable and kept.category != INVALID_RESULT
-    return settle_failure(
+    if work.kind is WorkKind.COMPENSATION:
+        await settle_undo_failure(
+            tx, workspace, work, outcome, kept, digest, retry_after_ms=retry_after_ms, is_retryable=may_retry
+        )
+        return Accepted()
+    await settle_failure(
         tx, workspace, work, outcome, kept, digest, retry_after_ms=retry_after_ms, is_retryable=may_retry
     )
+    return Accepted()
 
 
-def settle_failure(
+async def settle_failure(
     tx: Tx,
     workspace: str,
     work: Work,
@@ -106,7 +115,7 @@ def settle_failure(
     *,
     retry_after_ms: int | None,
     is_retryable: bool,
-) -> Verdict:
+) -> RunRecord:
     """Write an accepted failure; shared with successes that no record can carry."""
     run, step, attempt, _ = settling
     now_ms = engine_now_ms(tx, run)
@@ -125,16 +134,18 @@ def settle_failure(
     entry = {"step": step.step_id, "attempt": attempt.ordinal, "generation": attempt.generation}
     entry |= {"instance": attempt.instance, "release": attempt.release, "failure": history.failure_data(failure)}
     after = history.append(tx, workspace, after, now_ms, (HistoryKind.ATTEMPT_FAILED, entry))
-    delay_ms = retry_delay_ms(step, is_retryable=is_retryable, retry_after_ms=retry_after_ms)
+    may_retry = is_retryable and run.phase is Phase.RUNNING
+    delay_ms = retry_delay_ms(step, is_retryable=may_retry, retry_after_ms=retry_after_ms)
     if delay_ms is None:
         after = _exhaust(tx, workspace, after, step, failure, now_ms)
+        after = await settlement_gate(tx, workspace, after, now_ms)
     else:
         after = _schedule_retry(tx, workspace, after, step, now_ms, delay_ms)
-    after = msgspec.structs.replace(
-        after, phase=advance(RUN_TABLE, run.phase, RunEvent.PROGRESSED), updated_at_ms=now_ms
-    )
+    if after.phase is run.phase:
+        after = msgspec.structs.replace(after, phase=advance(RUN_TABLE, run.phase, RunEvent.PROGRESSED))
+    after = msgspec.structs.replace(after, updated_at_ms=now_ms)
     save_run(tx, workspace, run, after)
-    return Accepted()
+    return after
 
 
 def _schedule_retry(tx: Tx, workspace: str, run: RunRecord, step: StepRecord, now_ms: int, delay_ms: int) -> RunRecord:
@@ -171,14 +182,14 @@ def _exhaust(
         ),
     )
     tx.put(SETTLED.at(workspace, run.run_id, run.settled_count + 1), step.step_id)
-    item = discovery_item(tx, workspace, run, now_ms)
+    item = discovery_item(tx, workspace, run, now_ms) if run.phase is Phase.RUNNING else None
     attempts = step.ordinal - step.first_ordinal + 1
     entry = {"step": step.step_id, "attempts": attempts, "generation": step.generation, "category": failure.category}
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.STEP_FAILED, entry))
     failure_bytes = len(failure.message.encode()) + len((failure.details or "").encode())
     return msgspec.structs.replace(
         after,
-        item_id=item.item_id,
+        item_id=None if item is None else item.item_id,
         step_id=None,
         settled_count=run.settled_count + 1,
         replay_bytes=run.replay_bytes + failure_bytes + len(step.step_id.encode()) + REPLAY_STEP_BYTES,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from keyspace.lifecycle import AttemptState, Phase
+from keyspace.lifecycle import AttemptState
 from keyspace.limits import FAILURE_CATEGORY_CHARS_MAX, FAILURE_DETAILS_BYTES_MAX, FAILURE_MESSAGE_BYTES_MAX
 from keyspace.queue import items
 from keyspace.records.run import AttemptRecord, FailureRecord, RunRecord, StepRecord
 from keyspace.records.work import ItemRecord
-from keyspace.transitions.work import Loaded, Replayed, Stale, Work
+from keyspace.transitions.target import PHASES
+from keyspace.transitions.work import Loaded, Replayed, Stale, Work, direction_of
 from keyspace.tx import Tx, digest_of
 
 __all__ = [
@@ -75,9 +76,10 @@ def decide_result(loaded: Loaded, work: Work, digest: str) -> Settling | Replaye
         return Replayed() if attempt.result_digest == digest else Stale("attempt_settled")
     if attempt.state not in (AttemptState.AUTHORIZED, AttemptState.UNKNOWN):
         return Stale("attempt_not_authorized")
-    if step.generation != attempt.generation:
+    direction = direction_of(work.kind)
+    if step.generation_of(direction) != attempt.generation:
         return Stale("generation_superseded")
-    if run.phase is not Phase.RUNNING:
+    if run.phase not in PHASES[direction]:
         return Stale("run_not_running")
     return Settling(run, step, attempt, item if attempt.state is AttemptState.AUTHORIZED else None)
 

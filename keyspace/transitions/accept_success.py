@@ -10,9 +10,10 @@ from keyspace.layout import COMPLETION, SETTLED, STEP, STEP_VALUE
 from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
 from keyspace.lifecycle import RUN as RUN_TABLE
 from keyspace.lifecycle import STEP as STEP_TABLE
-from keyspace.lifecycle import AttemptEvent, RunEvent, StepEvent, advance
+from keyspace.lifecycle import AttemptEvent, Phase, RunEvent, StepEvent, advance
 from keyspace.limits import REPLAY_BYTES_MAX, REPLAY_STEP_BYTES
 from keyspace.records.run import FailureRecord, RunRecord
+from keyspace.records.work import WorkKind
 from keyspace.transitions.accept_failure import settle_failure
 from keyspace.transitions.accept_result import (
     INVALID_RESULT,
@@ -21,7 +22,9 @@ from keyspace.transitions.accept_result import (
     decide_result,
     value_digest,
 )
+from keyspace.transitions.settle_compensation import settle_undo_success
 from keyspace.transitions.stale_result import keep_stale_result
+from keyspace.transitions.stop_run import settlement_gate
 from keyspace.transitions.work import (
     Accepted,
     Stale,
@@ -38,7 +41,7 @@ from keyspace.transitions.work import (
 )
 from keyspace.tx import Tx
 
-__all__ = ["accept_success", "settle_success", "unrecordable"]
+__all__ = ["accept_success", "next_work", "settle_success", "unrecordable"]
 
 
 def unrecordable(run: RunRecord, step_id: str, value_bytes: int, value_bytes_max: int) -> FailureRecord | None:
@@ -81,13 +84,24 @@ async def accept_success(tx: Tx, workspace: str, work: Work, value: bytes, *, va
         return outcome
     if not isinstance(outcome, Settling):
         return outcome
+    if work.kind is WorkKind.COMPENSATION:
+        await settle_undo_success(tx, workspace, work, outcome, digest)
+        return Accepted()
     failure = unrecordable(outcome.run, outcome.step.step_id, len(value), value_bytes_max)
     if failure is not None:
-        return settle_failure(tx, workspace, work, outcome, failure, digest, retry_after_ms=None, is_retryable=False)
+        await settle_failure(tx, workspace, work, outcome, failure, digest, retry_after_ms=None, is_retryable=False)
+        return Accepted()
     after = settle_success(tx, workspace, work, outcome, value, digest)
-    item = discovery_item(tx, workspace, after, after.updated_at_ms, item_id=following_pass_id(work))
-    save_run(tx, workspace, outcome.run, msgspec.structs.replace(after, item_id=item.item_id))
+    save_run(tx, workspace, outcome.run, await next_work(tx, workspace, work, after))
     return Accepted()
+
+
+async def next_work(tx: Tx, workspace: str, work: Work, run: RunRecord) -> RunRecord:
+    """Return a run whose step has settled with its next work: discovery, or under a stop what the settlement gate says."""
+    if run.phase is Phase.CANCELLING:
+        return await settlement_gate(tx, workspace, run, run.updated_at_ms)
+    item = discovery_item(tx, workspace, run, run.updated_at_ms, item_id=following_pass_id(work))
+    return msgspec.structs.replace(run, item_id=item.item_id)
 
 
 def settle_success(tx: Tx, workspace: str, work: Work, settling: Settling, value: bytes, digest: str) -> RunRecord:

@@ -10,11 +10,11 @@ from keyspace import history
 from keyspace.history import HistoryKind
 from keyspace.layout import INSTANCE, INSTANCE_WORK, STEP
 from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
-from keyspace.lifecycle import STEP as STEP_TABLE
-from keyspace.lifecycle import AttemptEvent, AttemptState, ItemState, Phase, StepEvent, advance
+from keyspace.lifecycle import AttemptEvent, AttemptState, ItemState, Phase, advance
 from keyspace.queue import items
 from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
-from keyspace.records.work import InstanceRecord, ItemRecord, WorkKind
+from keyspace.records.work import Direction, InstanceRecord, ItemRecord, WorkKind
+from keyspace.transitions.target import attempt_entry, move_target
 from keyspace.transitions.work import (
     Accepted,
     Loaded,
@@ -42,6 +42,10 @@ class Start(NamedTuple):
     item: ItemRecord
 
 
+_STARTING_PHASE = {Direction.FORWARD: Phase.RUNNING, Direction.COMPENSATION: Phase.COMPENSATING}
+"""A stop or a blocker lets nothing new start; compensation starts only while the run unwinds."""
+
+
 def decide(
     loaded: Loaded, instance: InstanceRecord | None, work: Work, session: str, now_ms: int
 ) -> Start | Replayed | Stale:
@@ -64,9 +68,10 @@ def decide(
         return Stale("lease_expired")
     if instance is None or instance.session != session:
         return Stale("session_superseded")
-    if run.phase is not Phase.RUNNING or work.kind is not WorkKind.CALLBACK:
+    direction = direction_of(work.kind)
+    if run.phase is not _STARTING_PHASE[direction] or work.kind is WorkKind.DISCOVERY:
         return Stale("run_not_running")
-    if attempt.state is not AttemptState.QUEUED or step.generation != attempt.generation:
+    if attempt.state is not AttemptState.QUEUED or step.generation_of(direction) != attempt.generation:
         return Stale("attempt_not_queued")
     return Start(run, step, attempt, item)
 
@@ -88,10 +93,10 @@ async def authorize_start(
     if not isinstance(outcome, Start):
         return outcome
     run, step, attempt, item = outcome
-    timeout_ms = step.timeout_ms
+    direction = direction_of(work.kind)
+    timeout_ms = step.timeout_of(direction)
     until_ms = None if timeout_ms is None else now_ms + timeout_ms + lease_ms
     items.authorize(tx, workspace, item, now_ms, tx.now_ms + lease_ms, until_ms)
-    direction = direction_of(work.kind)
     tx.put(
         attempt_key(workspace, work),
         msgspec.structs.replace(
@@ -104,21 +109,19 @@ async def authorize_start(
             authorized_at_ms=now_ms,
         ),
     )
-    tx.put(
-        STEP.at(workspace, run.run_id, step.step_id),
-        msgspec.structs.replace(step, state=advance(STEP_TABLE, step.state, StepEvent.AUTHORIZED)),
-    )
+    tx.put(STEP.at(workspace, run.run_id, step.step_id), move_target(step, direction, "AUTHORIZED"))
     tx.put(
         INSTANCE_WORK.at(workspace, instance_id, run.run_id, direction, step.step_id, attempt.generation), work.token
     )
-    entry = {
-        "step": step.step_id,
-        "attempt": attempt.ordinal,
-        "generation": attempt.generation,
-        "delivery": item.delivery_count,
-        "instance": instance_id,
-        "release": release,
-    }
+    entry = attempt_entry(
+        direction,
+        step=step.step_id,
+        attempt=attempt.ordinal,
+        generation=attempt.generation,
+        delivery=item.delivery_count,
+        instance=instance_id,
+        release=release,
+    )
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.ATTEMPT_AUTHORIZED, entry))
     save_run(tx, workspace, run, msgspec.structs.replace(after, updated_at_ms=now_ms))
     return Accepted()

@@ -18,19 +18,25 @@ from keyspace.lifecycle import (
     AttemptState,
     CompensationEvent,
     Execution,
-    Phase,
     Recovery,
     RunEvent,
     advance,
 )
-from keyspace.limits import PRIORITY_FIRST
 from keyspace.queue import items
-from keyspace.records.run import AttemptRecord, RunRecord, UnwindRecord
-from keyspace.records.work import Direction, ItemRecord, WorkKind, application_lane
+from keyspace.records.run import AttemptRecord, RunRecord, StepRecord, UnwindRecord
+from keyspace.records.work import Direction, ItemRecord
+from keyspace.transitions.enqueue_attempt import attempt_item
 from keyspace.transitions.work import operation_id
 from keyspace.tx import Tx
 
-__all__ = ["begin_unwind", "enqueue_compensation"]
+__all__ = [
+    "advance_unwind",
+    "begin_unwind",
+    "end_unwind",
+    "enqueue_compensation",
+    "enqueue_undo",
+    "recovery_outcome",
+]
 
 FIRST_GENERATION = 1
 
@@ -88,38 +94,73 @@ async def enqueue_compensation(tx: Tx, workspace: str, run: RunRecord, completio
     step = await tx.load(STEP.at(workspace, run.run_id, step_id))
     if step is None:
         raise CorruptRecord(record="StepRecord", reason="a completed step is missing", run=run.run_id, step=step_id)
-    operation = operation_id(workspace, run.run_id, step_id, Direction.COMPENSATION)
+    state = advance(COMPENSATION_TABLE, step.compensation, CompensationEvent.REACHED)
+    reached = msgspec.structs.replace(step, compensation=state, undo_generation=FIRST_GENERATION)
+    return enqueue_undo(tx, workspace, run, reached, ordinal=1, now_ms=now_ms, vesting_ms=now_ms)
+
+
+def enqueue_undo(
+    tx: Tx, workspace: str, run: RunRecord, step: StepRecord, *, ordinal: int, now_ms: int, vesting_ms: int
+) -> ItemRecord:
+    """Write a step in the unwind with the attempt of its present undo generation, and enqueue that attempt's work."""
+    operation = operation_id(workspace, run.run_id, step.step_id, Direction.COMPENSATION)
     attempt = AttemptRecord(
-        step_id=step_id,
-        generation=FIRST_GENERATION,
-        ordinal=1,
+        step_id=step.step_id,
+        generation=step.undo_generation,
+        ordinal=ordinal,
         operation_id=operation,
         state=AttemptState.QUEUED,
         item_id=tx.ids.mint(),
         queued_at_ms=now_ms,
-        vesting_ms=now_ms,
+        vesting_ms=vesting_ms,
     )
-    item = ItemRecord(
-        item_id=attempt.item_id,
-        kind=WorkKind.COMPENSATION,
-        lane=application_lane(run.application, run.function, Direction.COMPENSATION).stored,
-        target=run.run_id,
-        step_id=step_id,
-        priority=PRIORITY_FIRST,
-        vesting_ms=now_ms,
-        ordinal=1,
-        generation=FIRST_GENERATION,
-        operation_id=operation,
-        repeatable=False,
-        enqueued_at_ms=now_ms,
-    )
-    state = advance(COMPENSATION_TABLE, step.compensation, CompensationEvent.REACHED)
-    tx.put(STEP.at(workspace, run.run_id, step_id), msgspec.structs.replace(step, compensation=state))
-    tx.put(ATTEMPT.at(workspace, run.run_id, Direction.COMPENSATION, step_id, FIRST_GENERATION), attempt)
+    tx.put(STEP.at(workspace, run.run_id, step.step_id), step)
+    tx.put(ATTEMPT.at(workspace, run.run_id, Direction.COMPENSATION, step.step_id, step.undo_generation), attempt)
+    item = attempt_item(run, attempt, Direction.COMPENSATION, now_ms, vesting_ms)
     items.enqueue(tx, workspace, item)
     return item
 
 
-def is_unwinding(run: RunRecord) -> bool:
-    """Whether the run is being undone."""
-    return run.phase is Phase.COMPENSATING and run.unwind is not None
+async def advance_unwind(tx: Tx, workspace: str, run: RunRecord, unwind: UnwindRecord, now_ms: int) -> RunRecord:
+    """Return `run` with its next compensation item, or Terminal when the unwind has visited every target.
+
+    Args:
+        tx: the open transaction.
+        workspace: whose run it is.
+        run: with the history of the settled target appended.
+        unwind: its cursor and counts moved past that target.
+        now_ms: engine time.
+    """
+    after = msgspec.structs.replace(run, unwind=unwind)
+    if unwind.cursor > 0:
+        item = await enqueue_compensation(tx, workspace, after, unwind.cursor, now_ms)
+        phase = advance(RUN_TABLE, run.phase, RunEvent.UNWIND_ADVANCED)
+        return msgspec.structs.replace(after, phase=phase, item_id=item.item_id, step_id=item.step_id)
+    return end_unwind(tx, workspace, after, recovery_outcome(unwind), now_ms)
+
+
+def recovery_outcome(unwind: UnwindRecord) -> Recovery:
+    """Return the outcome after the last target: any skip makes it partial, even when every target was skipped.
+
+    Source: FILLED-IN 5.
+    """
+    return Recovery.PARTIALLY_COMPENSATED if unwind.skipped_count else Recovery.COMPENSATED
+
+
+def end_unwind(tx: Tx, workspace: str, run: RunRecord, recovery: Recovery, now_ms: int) -> RunRecord:
+    """Return `run` Terminal with its recovery outcome."""
+    assert run.unwind is not None
+    entry = {
+        "recovery": recovery.value,
+        "executed": run.unwind.executed_count,
+        "skipped": run.unwind.skipped_count,
+    }
+    after = history.append(tx, workspace, run, now_ms, (HistoryKind.UNWIND_ENDED, entry))
+    return msgspec.structs.replace(
+        after,
+        phase=advance(RUN_TABLE, run.phase, RunEvent.UNWIND_ENDED),
+        recovery=recovery,
+        terminal_at_ms=now_ms,
+        item_id=None,
+        step_id=None,
+    )

@@ -16,6 +16,7 @@ from keyspace import history
 from keyspace.errors import Refusal
 from keyspace.history import HistoryKind
 from keyspace.layout import ITEM
+from keyspace.lifecycle import Phase
 from keyspace.queue import items
 from keyspace.queue.items import Seat
 from keyspace.records.run import FailureRecord, RunRecord
@@ -29,7 +30,7 @@ from keyspace.transitions.accept_declaration import (
 )
 from keyspace.transitions.accept_failure import settle_failure
 from keyspace.transitions.accept_result import Settling, bounded_failure, decide_result, value_digest
-from keyspace.transitions.accept_success import settle_success, unrecordable
+from keyspace.transitions.accept_success import next_work, settle_success, unrecordable
 from keyspace.transitions.complete_run import complete, complete_run, output_digest
 from keyspace.transitions.fail_run import fail_run, function_failure_digest, settle_function_failure
 from keyspace.transitions.hold import Hold, current_hold
@@ -141,9 +142,12 @@ async def continue_run(
         return await _after_replay(tx, workspace, work, ending, hold, value_bytes_max)
     failure = unrecordable(outcome.run, outcome.step.step_id, len(value), value_bytes_max)
     if failure is not None:
-        settle_failure(tx, workspace, work, outcome, failure, digest, retry_after_ms=None, is_retryable=False)
+        await settle_failure(tx, workspace, work, outcome, failure, digest, retry_after_ms=None, is_retryable=False)
         return Continued(Accepted(), Stale("result_unrecordable"))
     after = settle_success(tx, workspace, work, outcome, value, digest)
+    if after.phase is not Phase.RUNNING:
+        save_run(tx, workspace, outcome.run, await next_work(tx, workspace, work, after))
+        return Continued(Accepted(), Stale("run_stopping"))
     if ending is None:
         left = await _leave_pass(tx, workspace, work, outcome.run, after, hold)
         return Continued(Accepted(), Stale("no_answer"), is_open=left.token is not None)

@@ -10,17 +10,19 @@ from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction, ItemRecord, WorkKind, application_lane
 from keyspace.tx import Tx
 
-__all__ = ["callback_item", "enqueue_attempt"]
+__all__ = ["attempt_item", "enqueue_attempt"]
 
 
-def callback_item(run: RunRecord, step: StepRecord, attempt: AttemptRecord, now_ms: int, vesting_ms: int) -> ItemRecord:
-    """Return the work item that delivers a forward attempt."""
+def attempt_item(
+    run: RunRecord, attempt: AttemptRecord, direction: Direction, now_ms: int, vesting_ms: int
+) -> ItemRecord:
+    """Return the work item that delivers an attempt in a direction."""
     return ItemRecord(
         item_id=attempt.item_id,
-        kind=WorkKind.CALLBACK,
-        lane=application_lane(run.application, run.function).stored,
+        kind=WorkKind.CALLBACK if direction is Direction.FORWARD else WorkKind.COMPENSATION,
+        lane=application_lane(run.application, run.function, direction).stored,
         target=run.run_id,
-        step_id=step.step_id,
+        step_id=attempt.step_id,
         priority=PRIORITY_FIRST,
         vesting_ms=vesting_ms,
         ordinal=attempt.ordinal,
@@ -46,6 +48,6 @@ def enqueue_attempt(
         vesting_ms=vesting_ms,
     )
     tx.put(ATTEMPT.at(workspace, run.run_id, Direction.FORWARD, step.step_id, step.generation), attempt)
-    item = callback_item(run, step, attempt, now_ms, vesting_ms)
+    item = attempt_item(run, attempt, Direction.FORWARD, now_ms, vesting_ms)
     items.enqueue(tx, workspace, item)
     return item

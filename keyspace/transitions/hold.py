@@ -20,7 +20,7 @@ from keyspace.queue import items
 from keyspace.queue.items import Seat
 from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction, ItemRecord
-from keyspace.transitions.enqueue_attempt import callback_item
+from keyspace.transitions.enqueue_attempt import attempt_item
 from keyspace.tx import Tx
 
 __all__ = ["Hold", "current_hold", "start_held_attempt"]
@@ -76,7 +76,7 @@ def start_held_attempt(
     item = items.enqueue_authorized(
         tx,
         workspace,
-        callback_item(run, step, attempt, now_ms, now_ms),
+        attempt_item(run, attempt, Direction.FORWARD, now_ms, now_ms),
         seat,
         now_ms,
         tx.now_ms + hold.lease_ms,

@@ -14,11 +14,11 @@ from keyspace import history
 from keyspace.history import HistoryKind
 from keyspace.layout import ATTEMPT, ITEM, RUN, STEP, UNRESOLVED
 from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
-from keyspace.lifecycle import STEP as STEP_TABLE
-from keyspace.lifecycle import AttemptEvent, ItemEvent, ItemState, StepEvent, advance
+from keyspace.lifecycle import AttemptEvent, ItemEvent, ItemState, advance
 from keyspace.queue import items
 from keyspace.records.run import RunRecord
 from keyspace.records.work import ItemRecord
+from keyspace.transitions.target import attempt_entry, move_target
 from keyspace.transitions.work import direction_of, engine_now_ms, save_run
 from keyspace.tx import Tx
 
@@ -113,16 +113,17 @@ async def _become_unknown(tx: Tx, workspace: str, run: RunRecord, item: ItemReco
             attempt, state=advance(ATTEMPT_TABLE, attempt.state, AttemptEvent.LOST), lost_at_ms=now_ms
         ),
     )
-    tx.put(step_key, msgspec.structs.replace(step, state=advance(STEP_TABLE, step.state, StepEvent.LOST)))
+    tx.put(step_key, move_target(step, direction, "LOST"))
     tx.put(UNRESOLVED.at(workspace, *at), None)
     items.consume(tx, workspace, item)
-    entry = {
-        "step": step.step_id,
-        "attempt": attempt.ordinal,
-        "generation": attempt.generation,
-        "instance": attempt.instance,
-        "release": attempt.release,
-    }
+    entry = attempt_entry(
+        direction,
+        step=step.step_id,
+        attempt=attempt.ordinal,
+        generation=attempt.generation,
+        instance=attempt.instance,
+        release=attempt.release,
+    )
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.ATTEMPT_UNKNOWN, entry))
     after = msgspec.structs.replace(after, updated_at_ms=now_ms, item_id=None, unknown_count=run.unknown_count + 1)
     save_run(tx, workspace, run, after)

@@ -44,6 +44,8 @@ def decide_pass(run: RunRecord | None, item: ItemRecord | None, work: Work, dige
         return Stale("run_not_found")
     if run.settled_item == work.item_id:
         return Replayed() if run.settled_answer == digest else Stale("pass_settled")
+    if run.stop is not None:
+        return Stale("run_stopping")
     if item is None or item.token != work.token or item.kind is not WorkKind.DISCOVERY or item.target != run.run_id:
         return Stale("lease_lost")
     if run.phase is not Phase.RUNNING or run.item_id != item.item_id:

@@ -14,10 +14,13 @@ from keyspace.history import HistoryKind
 from keyspace.layout import ATTEMPT, INSTANCE, INSTANCE_WORK, ITEM, RUN, STEP, UNRESOLVED
 from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
 from keyspace.lifecycle import STEP as STEP_TABLE
-from keyspace.lifecycle import AttemptEvent, AttemptState, ItemEvent, StepEvent, advance
+from keyspace.lifecycle import AttemptEvent, AttemptState, ItemEvent, Phase, StepEvent, advance
 from keyspace.queue import items
+from keyspace.records.run import AttemptRecord, RunRecord
 from keyspace.records.work import Direction
-from keyspace.transitions.enqueue_attempt import callback_item
+from keyspace.transitions.enqueue_attempt import attempt_item
+from keyspace.transitions.stop_run import settlement_gate
+from keyspace.transitions.target import attempt_entry, move_target
 from keyspace.transitions.work import engine_now_ms, save_run
 from keyspace.tx import Tx
 
@@ -72,19 +75,53 @@ async def prove_not_started(
         authorized_at_ms=None,
         lost_at_ms=None,
     )
-    after = run
+    returned = move_target(step, direction, "NOT_STARTED")
+    after = await _requeue(tx, workspace, run, attempt, requeued, direction, now_ms)
+    if after.phase is Phase.CANCELLING:
+        requeued = msgspec.structs.replace(
+            requeued, state=advance(ATTEMPT_TABLE, requeued.state, AttemptEvent.FENCED), settled_at_ms=now_ms
+        )
+        returned = msgspec.structs.replace(
+            returned, state=advance(STEP_TABLE, returned.state, StepEvent.FENCED), settled_at_ms=now_ms
+        )
+    elif after.item_id is not None:
+        requeued = msgspec.structs.replace(requeued, item_id=after.item_id)
+    tx.put(attempt_at, requeued)
+    tx.put(step_key, returned)
+    entry = attempt_entry(direction, step=step_id, attempt=attempt.ordinal, generation=generation, instance=instance_id)
+    after = history.append(tx, workspace, after, now_ms, (HistoryKind.ATTEMPT_NOT_STARTED, entry))
+    if after.phase is Phase.CANCELLING:
+        fenced = {"step": step_id, "generation": generation}
+        after = history.append(tx, workspace, after, now_ms, (HistoryKind.STEP_FENCED, fenced))
+        after = await settlement_gate(tx, workspace, after, now_ms)
+    save_run(tx, workspace, run, msgspec.structs.replace(after, updated_at_ms=now_ms))
+    return True
+
+
+async def _requeue(
+    tx: Tx,
+    workspace: str,
+    run: RunRecord,
+    attempt: AttemptRecord,
+    requeued: AttemptRecord,
+    direction: Direction,
+    now_ms: int,
+) -> RunRecord:
+    """Return the run owning the requeued work, or owning none while it stops: nothing could dispatch it then."""
+    is_stopping = run.phase is Phase.CANCELLING
     if attempt.state is AttemptState.AUTHORIZED:
         item = await tx.load(ITEM.at(workspace, attempt.item_id))
         assert item is not None, "an authorized attempt without its item"
+        if is_stopping:
+            items.consume(tx, workspace, item)
+            return msgspec.structs.replace(run, item_id=None, step_id=None)
         items.return_to_queue(tx, workspace, item, ItemEvent.NOT_STARTED, tx.now_ms, is_loss=False)
-    else:
-        requeued = msgspec.structs.replace(requeued, item_id=tx.ids.mint())
-        items.enqueue(tx, workspace, callback_item(run, step, requeued, now_ms, now_ms))
-        tx.remove(UNRESOLVED.at(workspace, *at))
-        after = msgspec.structs.replace(after, item_id=requeued.item_id, unknown_count=run.unknown_count - 1)
-    tx.put(attempt_at, requeued)
-    tx.put(step_key, msgspec.structs.replace(step, state=advance(STEP_TABLE, step.state, StepEvent.NOT_STARTED)))
-    entry = {"step": step_id, "attempt": attempt.ordinal, "generation": generation, "instance": instance_id}
-    after = history.append(tx, workspace, after, now_ms, (HistoryKind.ATTEMPT_NOT_STARTED, entry))
-    save_run(tx, workspace, run, msgspec.structs.replace(after, updated_at_ms=now_ms))
-    return True
+        return run
+    tx.remove(UNRESOLVED.at(workspace, run.run_id, direction, attempt.step_id, attempt.generation))
+    after = msgspec.structs.replace(run, unknown_count=run.unknown_count - 1)
+    if is_stopping:
+        return msgspec.structs.replace(after, step_id=None)
+    item_id = tx.ids.mint()
+    named = msgspec.structs.replace(requeued, item_id=item_id)
+    items.enqueue(tx, workspace, attempt_item(run, named, direction, now_ms, now_ms))
+    return msgspec.structs.replace(after, item_id=item_id)

@@ -22,15 +22,14 @@ from keyspace.lifecycle import (
     AttemptState,
     CompensationEvent,
     Phase,
-    Recovery,
     RunEvent,
     StepEvent,
     advance,
 )
 from keyspace.queue import items
-from keyspace.records.run import AttemptRecord, RunRecord, StepRecord, UnwindRecord
+from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
 from keyspace.records.work import ItemRecord, WorkKind
-from keyspace.transitions.begin_unwind import enqueue_compensation
+from keyspace.transitions.begin_unwind import advance_unwind
 from keyspace.transitions.work import (
     Accepted,
     Loaded,
@@ -46,7 +45,7 @@ from keyspace.transitions.work import (
 )
 from keyspace.tx import Tx
 
-__all__ = ["Missing", "decide", "recovery_outcome", "target_not_found"]
+__all__ = ["Missing", "decide", "target_not_found"]
 
 
 class Missing(NamedTuple):
@@ -71,14 +70,6 @@ def decide(loaded: Loaded, work: Work) -> Missing | Replayed | Stale:
         return Stale("attempt_not_queued")
     expected = Phase.COMPENSATING if work.kind is WorkKind.COMPENSATION else Phase.RUNNING
     return Missing(run, step, attempt, item) if run.phase is expected else Stale("run_not_running")
-
-
-def recovery_outcome(unwind: UnwindRecord) -> Recovery:
-    """Return the outcome after the last target: any skip makes it partial, even when every target was skipped.
-
-    Source: FILLED-IN 5.
-    """
-    return Recovery.PARTIALLY_COMPENSATED if unwind.skipped_count else Recovery.COMPENSATED
 
 
 async def target_not_found(tx: Tx, workspace: str, work: Work) -> Verdict:
@@ -131,19 +122,4 @@ async def _skip(tx: Tx, workspace: str, run: RunRecord, step: StepRecord, now_ms
     )
     entry = {"step": step.step_id, "completion": run.unwind.cursor}
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.COMPENSATION_SKIPPED, entry))
-    after = msgspec.structs.replace(after, unwind=unwind)
-    if unwind.cursor > 0:
-        item = await enqueue_compensation(tx, workspace, after, unwind.cursor, now_ms)
-        phase = advance(RUN_TABLE, run.phase, RunEvent.UNWIND_ADVANCED)
-        return msgspec.structs.replace(after, phase=phase, item_id=item.item_id, step_id=item.step_id)
-    recovery = recovery_outcome(unwind)
-    entry = {"recovery": recovery.value, "executed": unwind.executed_count, "skipped": unwind.skipped_count}
-    after = history.append(tx, workspace, after, now_ms, (HistoryKind.UNWIND_ENDED, entry))
-    return msgspec.structs.replace(
-        after,
-        phase=advance(RUN_TABLE, run.phase, RunEvent.UNWIND_ENDED),
-        recovery=recovery,
-        terminal_at_ms=now_ms,
-        item_id=None,
-        step_id=None,
-    )
+    return await advance_unwind(tx, workspace, after, unwind, now_ms)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from keyspace.assignment import load_assignment
@@ -16,7 +17,7 @@ from keyspace.clock import VirtualClock
 from keyspace.errors import Refusal
 from keyspace.fsck import check_keyspace
 from keyspace.keyspace import Keyspace
-from keyspace.layout import HISTORY, ITEM, RUN
+from keyspace.layout import HISTORY, ITEM, RUN, UNRESOLVED
 from keyspace.lifecycle import Phase
 from keyspace.limits import BUCKET_MS, SHARDS
 from keyspace.opening import open_keyspace
@@ -25,7 +26,7 @@ from keyspace.queue.items import Seat
 from keyspace.queue.leases import expired_leases
 from keyspace.queue.pointers import clear_due_pointer, due_in_application, due_in_shard
 from keyspace.records.run import FailureRecord, RetryRecord, RunRecord
-from keyspace.records.work import ItemRecord, LaneKind, WorkKind
+from keyspace.records.work import Direction, ItemRecord, LaneKind, WorkKind
 from keyspace.store.api import KeyRange
 from keyspace.store.embedded import memory_store
 from keyspace.store.errors import StoreError
@@ -56,6 +57,14 @@ from keyspace.transitions.open_session import open_session, recorded_starts
 from keyspace.transitions.prove_not_started import prove_not_started
 from keyspace.transitions.publish_manifest import FunctionSpec, ManifestSpec, TriggerSpec, publish_manifest
 from keyspace.transitions.renew_leases import renew_leases
+from keyspace.transitions.resolve_attempt import (
+    DeclareFailure,
+    RetryAttempt,
+    SupplySuccess,
+    Target,
+    resolve_attempt,
+)
+from keyspace.transitions.stop_run import cancel_run
 from keyspace.transitions.target_not_found import target_not_found
 from keyspace.transitions.work import Accepted, Replayed, Work
 
@@ -238,7 +247,9 @@ class Simulation:
 
     def _outcome(self, work: Work) -> str:
         assert work.step_id is not None
-        draw = random.Random(f"{work.run_id}/{work.step_id}/{work.generation}").random()
+        draw = random.Random(f"{work.run_id}/{work.kind}/{work.step_id}/{work.generation}").random()
+        if work.kind is WorkKind.COMPENSATION:
+            return "success" if draw < 0.6 else "retry" if draw < 0.8 else "fatal"
         return "success" if draw < 0.7 else "retry" if draw < 0.92 else "fatal"
 
     async def _proceed(self, instance: Instance, request: str, work: Work) -> None:
@@ -247,7 +258,7 @@ class Simulation:
             await self._answer(instance, workspace, work)
             if self.rng.random() < 0.9:
                 instance.assigned.pop(request, None)
-        elif work.kind is WorkKind.COMPENSATION:
+        elif work.kind is WorkKind.COMPENSATION and self._has_no_compensator(work):
             await self.act("target_not_found", lambda tx: target_not_found(tx, workspace, work))
             if self.rng.random() < 0.9:
                 instance.assigned.pop(request, None)
@@ -256,6 +267,43 @@ class Simulation:
             await self.act("give_back", lambda tx: give_back(tx, workspace, work.item_id, work.token))
         else:
             await self._start(instance, request, work)
+
+    def _has_no_compensator(self, work: Work) -> bool:
+        return random.Random(f"{work.run_id}/{work.step_id}/undo").random() < 0.3
+
+    async def cancel(self) -> None:
+        """Cancel some run, or one that is stopping already."""
+        runs = [(ws, run) for ws, run in await self.found_runs() if run.phase is not Phase.TERMINAL]
+        if not runs:
+            return
+        workspace, run = self.rng.choice(runs)
+        await self.act("cancel_run", lambda tx: cancel_run(tx, workspace, run.run_id, by="operator"))
+
+    async def resolve(self) -> None:
+        """Let an operator settle some Unknown attempt, sometimes with a stale idea of it."""
+        for workspace in self.workspaces:
+            rows = await self.act(
+                "look", lambda tx, ws=workspace: tx.page(UNRESOLVED.span(ws), limit=20, snapshot=True)
+            )
+            if not rows:
+                continue
+            _, run_id, direction, step_id, generation = UNRESOLVED.parse(self.rng.choice(rows)[0])
+            target = Target(run_id, Direction(direction), step_id, generation - (self.rng.random() < 0.1))
+            command = self.rng.choice(
+                (
+                    SupplySuccess(b'"operator"'),
+                    DeclareFailure(FailureRecord(category="operator", message="declared")),
+                    RetryAttempt(),
+                )
+            )
+            key = f"resolve-{self.rng.randrange(4)}"
+            with suppress(Refusal):
+                await self.act(
+                    "resolve_attempt",
+                    lambda tx, ws=workspace, t=target, c=command, k=key: resolve_attempt(
+                        tx, ws, t, c, key=k, by="operator", value_bytes_max=VALUE_BYTES_MAX
+                    ),
+                )
 
     async def _start(self, instance: Instance, request: str, work: Work) -> None:
         workspace = request.split("/")[0]
@@ -270,13 +318,14 @@ class Simulation:
         is_frame_lost = self.rng.random() < 0.1
         if isinstance(verdict, Accepted | Replayed) and instance.session == session and not is_frame_lost:
             assert work.step_id is not None
-            self.effects[(work.run_id, work.step_id, work.generation)] += 1
+            name = work.step_id if work.kind is WorkKind.CALLBACK else f"undo {work.step_id}"
+            self.effects[(work.run_id, name, work.generation)] += 1
             instance.running[request] = work
 
     async def _report(self, instance: Instance, request: str, report: tuple[Work, str]) -> None:
         workspace = request.split("/")[0]
         work, outcome = report
-        if outcome == "success" and self.rng.random() < self.continuation:
+        if outcome == "success" and work.kind is WorkKind.CALLBACK and self.rng.random() < self.continuation:
             verdict = await self._continue(instance, workspace, work)
         elif outcome == "success":
             verdict = await self.act(
@@ -433,7 +482,11 @@ class Simulation:
             await self.lose()
         elif draw < 0.95:
             await self.hello(None if len(self.instances) < 4 else self.rng.choice(self.instances))
-        elif draw < 0.98:
+        elif draw < 0.96:
+            await self.cancel()
+        elif draw < 0.975:
+            await self.resolve()
+        elif draw < 0.988:
             self.clock.advance(self.rng.choice((20, 700, 5_000, LEASE_MS)))
         else:
             await self.recover()
@@ -444,6 +497,9 @@ class Simulation:
         """Stop the faults and let everything that can finish do so."""
         self.plan.heal()
         self.keyspace = self._connect()
+        for instance in self.instances:
+            # A hello that met a fault opened no session; a worker says it again until it stands.
+            await self.hello(instance)
         for _ in range(DRAIN_ROUNDS_MAX):
             if not await self._work_is_left():
                 return
@@ -472,6 +528,14 @@ class Simulation:
             for key, value in rows or []:
                 if _is_run(key):
                     found.append(RUN.codec.decode(value))
+        return found
+
+    async def found_runs(self) -> list[tuple[str, RunRecord]]:
+        """Return every run with its workspace, as far as the store lets us look."""
+        found: list[tuple[str, RunRecord]] = []
+        for workspace in self.workspaces:
+            rows = await self.act("look", lambda tx, ws=workspace: tx.page(_runs_of(ws), limit=5_000, snapshot=True))
+            found += [(workspace, RUN.codec.decode(value)) for key, value in rows or [] if _is_run(key)]
         return found
 
     async def paths_taken(self) -> set[str]:

@@ -7,7 +7,7 @@ import os
 import pytest
 from simulated_world import Simulation, is_settled
 
-WORLDS = int(os.environ.get("RYUSEN_WORLDS", "60"))
+WORLDS = int(os.environ.get("RYUSEN_WORLDS", "40"))
 FIRST_SEED = int(os.environ.get("RYUSEN_SEED", "1"))
 STEPS = 250
 CHECK_EVERY = 50
@@ -50,6 +50,13 @@ async def test_the_worlds_reach_the_rare_paths() -> None:
         "step-failed",
         "unwind-ended",
         "compensation-not-required",
+        "stop-committed",
+        "step-fenced",
+        "cancelled",
+        "compensation-succeeded",
+        "compensation-failed",
+        "attempt-resolved",
+        "retry-authorized",
         "late success of an unknown attempt",
     }
     seen: set[str] = set()

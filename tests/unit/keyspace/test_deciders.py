@@ -17,10 +17,11 @@ from keyspace.transitions import authorize_start, lose_lease, target_not_found
 from keyspace.transitions.accept_failure import retry_delay_ms
 from keyspace.transitions.accept_result import Settling, decide_result
 from keyspace.transitions.accept_success import unrecordable
+from keyspace.transitions.begin_unwind import recovery_outcome
 from keyspace.transitions.lose_lease import Loss
 from keyspace.transitions.pass_receipt import Pass, decide_pass
 from keyspace.transitions.renew_leases import renewed_until_ms
-from keyspace.transitions.target_not_found import Missing, recovery_outcome
+from keyspace.transitions.target_not_found import Missing
 from keyspace.transitions.work import Loaded, Replayed, Stale, Work
 
 CALLBACK = Work(WorkKind.CALLBACK, RUN_ID, "s1", ITEM_ID, MINE, 2)
@@ -60,7 +61,7 @@ def test_results() -> None:
         if isinstance(outcome, Settling):
             accepted += 1
             assert (outcome.item is not None) == (case["state"] is AttemptState.AUTHORIZED and case["item"] is not None)
-    assert accepted == 2 * 3 * 2, "authorized or unknown, any digest so far, with or without the item"
+    assert accepted == 2 * 2 * 3 * 2, "running or stopping, authorized or unknown, any digest so far, with or without the item"
 
 
 def _result_rule(case: dict[str, Any]) -> str:
@@ -72,7 +73,7 @@ def _result_rule(case: dict[str, Any]) -> str:
         return "attempt_not_authorized"
     if case["generation"] != 2:
         return "generation_superseded"
-    return "accepted" if case["phase"] is Phase.RUNNING else "run_not_running"
+    return "accepted" if case["phase"] in (Phase.RUNNING, Phase.CANCELLING) else "run_not_running"
 
 
 def _kind(outcome: Any) -> str:
@@ -112,7 +113,7 @@ def test_starts() -> None:
         item = put(ITEM, state=case["item"], token=case["token"], expires_at_ms=case["expires"], session=case["holder"])
         loaded = Loaded(
             put(RUN, phase=case["phase"]),
-            put(STEP, generation=case["generation"]),
+            put(STEP, generation=case["generation"], undo_generation=case["generation"]),
             put(ATTEMPT, state=case["attempt"]),
             item,
         )
@@ -120,7 +121,7 @@ def test_starts() -> None:
         outcome = authorize_start.decide(loaded, case["instance"], work, "s", NOW_MS)
         assert _kind(outcome) == _start_rule(case), case
         started += _kind(outcome) == "accepted"
-    assert started == 2, "one combination, whoever held the lease before"
+    assert started == 4, "one combination in each direction, whoever held the lease before"
 
 
 def _start_rule(case: dict[str, Any]) -> str:
@@ -132,7 +133,7 @@ def _start_rule(case: dict[str, Any]) -> str:
         return "lease_expired"
     if case["instance"] is not INSTANCE:
         return "session_superseded"
-    if case["phase"] is not Phase.RUNNING or case["kind"] is not WorkKind.CALLBACK:
+    if case["phase"] is not (Phase.RUNNING if case["kind"] is WorkKind.CALLBACK else Phase.COMPENSATING):
         return "run_not_running"
     if case["attempt"] is not AttemptState.QUEUED or case["generation"] != 2:
         return "attempt_not_queued"
