@@ -14,7 +14,7 @@ import anyio
 from rich.console import Console
 
 from perf.harness import Measurement, Pace, measure_all
-from perf.report import RESULTS, look_before, next_path, print_report, scene, write_report
+from perf.report import PAGE, RESULTS, look_before, next_path, print_report, scene, write_report, write_summary
 from perf.workloads import WORKLOADS, workload_named
 from topology.check import clear_store
 
@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.record:
         path = next_path(RESULTS, report.commit)
         write_report(report, path)
+        write_summary(report, path.name, PAGE)
         sys.stdout.write(f"recorded as {path}\n")
     return 1 if any(sum(m.errors.values()) + m.unfinished for m in found) else 0
 

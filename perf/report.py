@@ -19,10 +19,24 @@ from rich.table import Table
 from perf.figures import Summary, percentile
 from perf.harness import Measurement, Pace
 
-__all__ = ["Before", "Report", "look_before", "next_path", "print_report", "scene", "write_report"]
+__all__ = [
+    "PAGE",
+    "Before",
+    "Report",
+    "look_before",
+    "next_path",
+    "print_report",
+    "scene",
+    "summary_lines",
+    "write_report",
+    "write_summary",
+]
 
 RESULTS = Path(__file__).parent / "results"
 _NUMBERED = re.compile(r"(\d{3})-.*\.json")
+PAGE = Path(__file__).parent / "README.md"
+SUMMARY_BEGIN = "<!-- newest result -->"
+SUMMARY_END = "<!-- end of newest result -->"
 TRANSITIONS_SHOWN = 12
 SYNC_PROBES = 40
 BLOCK_BYTES = 4_096
@@ -106,6 +120,42 @@ def write_report(report: Report, path: Path) -> None:
     """Write the record, readable and stable."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+
+
+def summary_lines(report: Report, name: str) -> list[str]:
+    """Return a result as the lines of a table for perf/README.md."""
+    lines = [
+        f"`results/{name}`: commit {report.commit}, store {report.store}, {report.cores} cores, Python {report.python}, load average "
+        f"{report.load_average:.1f} and a disk sync of {report.sync_ms:.2f} ms just before.",
+        "",
+        "| workload | offered | accepted | errors | ack/s | ack p50 / p95 / p99 ms | runs/s | end to end p50 / p95 / p99 ms |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for found in report.measurements:
+        errors = sum(found.errors.values()) + found.unfinished
+        runs = ("", "") if found.run_ms is None else (f"{found.completed_per_s:.1f}", _trio(found.run_ms))
+        row = [found.workload.name, str(found.offered), str(found.accepted), str(errors)]
+        row += [f"{found.acknowledged_per_s:.0f}", _trio(found.acknowledgement_ms), *runs]
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
+def write_summary(report: Report, name: str, page: Path) -> None:
+    """Put a result's table between the marks of a page.
+
+    Raises:
+        ValueError: the page has no such marks.
+    """
+    before, begin, rest = page.read_text("utf-8").partition(SUMMARY_BEGIN)
+    _, end, after = rest.partition(SUMMARY_END)
+    if not begin or not end:
+        raise ValueError(f"{page} has no place for the newest result")
+    table = "\n".join(summary_lines(report, name))
+    page.write_text(f"{before}{begin}\n{table}\n{end}{after}", "utf-8")
+
+
+def _trio(latency: Summary) -> str:
+    return f"{latency.p50:.1f} / {latency.p95:.1f} / {latency.p99:.1f}"
 
 
 def print_report(report: Report, console: Console) -> None:

@@ -15,7 +15,18 @@ from rich.console import Console
 from perf.figures import cpu_seconds, percentile, read_transitions, subtract, summary
 from perf.harness import Pace, measure_all
 from perf.profile import read_samples, show_profile
-from perf.report import look_before, next_path, print_report, scene, write_report
+from perf.report import (
+    PAGE,
+    RESULTS,
+    SUMMARY_BEGIN,
+    SUMMARY_END,
+    look_before,
+    next_path,
+    print_report,
+    scene,
+    write_report,
+    write_summary,
+)
 from perf.workloads import WORKLOADS
 from topology.process import clean_environment
 
@@ -83,6 +94,18 @@ async def test_each_benchmark_runs_in_small(topology: str, tmp_path: Path) -> No
     with (tmp_path / "shown").open("w") as shown:
         print_report(report, Console(file=shown, width=200))
     assert workloads[0].name in (tmp_path / "shown").read_text()
+    page = tmp_path / "page"
+    page.write_text(f"before {SUMMARY_BEGIN} old {SUMMARY_END} after")
+    write_summary(report, path.name, page)
+    told = page.read_text()
+    assert told.startswith("before") and told.endswith("after") and " old " not in told
+    assert all(f"| {workload.name} |" in told for workload in workloads)
+
+
+def test_the_page_shows_the_newest_result() -> None:
+    """Would catch figures in the README that belong to no record."""
+    newest = max(path.name for path in RESULTS.glob("*.json") if "measurements" in json.loads(path.read_bytes()))
+    assert f"`results/{newest}`" in PAGE.read_text("utf-8")
 
 
 def test_figures_are_what_they_are_called() -> None:
