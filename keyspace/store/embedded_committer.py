@@ -71,7 +71,11 @@ class DurableMark(Protocol):
 
 
 class InlineCommitter:
-    """Commits in the caller, without threads or waiting, so that tests and simulation repeat exactly."""
+    """Commits in the caller, without threads, so that tests and simulation repeat exactly.
+
+    Only one turn of the event loop lies between asking and committing. It stands for the time that any real store takes:
+    others commit in it, so that the conflicts of a cluster happen in memory too.
+    """
 
     def __init__(self, serializer: Serializer, publish: Publish) -> None:
         """Commit through `serializer` and hand what was written to `publish`."""
@@ -80,7 +84,8 @@ class InlineCommitter:
         self._is_closed = False
 
     async def commit(self, request: CommitRequest) -> None:
-        """Commit `request` at once, as a group of one."""
+        """Commit `request` at the event loop's next turn, as a group of one."""
+        await asyncio.sleep(0)
         if self._is_closed:
             raise StoreUnavailableError("the store is closed")
         self._publish(self._serializer.commit([request]).changes)

@@ -4,7 +4,7 @@ What is retried: RetryableError, from a read of the body or from the commit, aft
 not: an outcome nobody knows (OutcomeUnknownError, a cancellation while committing), because the commit may still land
 after the answer; an exception of the body, which ends its attempt unwritten; an error no attempt can cure.
 
-The commit is awaited under a shield and a deadline of its own, so neither the caller's cancellation nor a store that
+The commit is awaited behind a shield and a deadline of its own, so neither the caller's cancellation nor a store that
 hangs can make "it may have committed" look like "it did not". A commit left behind so is kept in the runner until it
 has landed or failed; `aclose` waits for those.
 """
@@ -12,10 +12,12 @@ has landed or failed; `aclose` waits for those.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from keyspace.clock import Clock
 from keyspace.store.api import Store, Transaction
@@ -99,6 +101,7 @@ class Runner:
         self.meter = meter
         self.policy = policy
         self._left_behind: set[asyncio.Future[None]] = set()
+        self._patience = _Patience()
 
     async def run(self, name: str, body: Callable[[Transaction, int], Awaitable[T]]) -> T:
         """Run `body` in one transaction, again from its start after each retryable error, and return its value.
@@ -127,6 +130,7 @@ class Runner:
 
     async def aclose(self) -> None:
         """Wait until every commit that was left to land has ended; call before the store is closed."""
+        self._patience.close()
         if self._left_behind:
             await asyncio.wait(self._left_behind)
 
@@ -179,31 +183,103 @@ class Runner:
         return value
 
     async def _commit(self, transaction: Transaction) -> None:
-        commit = asyncio.ensure_future(transaction.commit())
+        # The commit is run here, step by step, and not as a task of its own: a task, its timer and their turns of the
+        # event loop cost as much as a small transaction's reads. Only a commit that is left behind becomes one.
+        commit = transaction.commit()
+        ends_s = asyncio.get_running_loop().time() + self.policy.commit_ms_max / 1000.0
         try:
-            # A store in memory ends its commit in the task's first step; only a slower one is worth a timer.
-            await asyncio.sleep(0)
-            if not commit.done():
-                await asyncio.wait((commit,), timeout=self.policy.commit_ms_max / 1000.0)
-        except asyncio.CancelledError:
-            self._leave_to_land(commit)
-            raise
-        if not commit.done():
-            self._leave_to_land(commit)
-            raise TransactionTimedOut(
-                f"the commit did not answer in time and may still land limit_ms={self.policy.commit_ms_max:g}"
-            )
-        commit.result()
+            while True:
+                waits_for: asyncio.Future[Any] | None = commit.send(None)
+                try:
+                    is_in_time = await self._patience.wait(waits_for, ends_s)
+                except asyncio.CancelledError:
+                    self._leave_to_land(commit, waits_for)
+                    raise
+                if not is_in_time:
+                    self._leave_to_land(commit, waits_for)
+                    raise TransactionTimedOut(
+                        f"the commit did not answer in time and may still land limit_ms={self.policy.commit_ms_max:g}"
+                    )
+        except StopIteration:
+            return
 
-    def _leave_to_land(self, commit: asyncio.Future[None]) -> None:
-        self._left_behind.add(commit)
-        commit.add_done_callback(self._landed)
+    def _leave_to_land(self, commit: Coroutine[Any, Any, None], waits_for: asyncio.Future[Any] | None) -> None:
+        landing = asyncio.ensure_future(_go_on(commit, waits_for))
+        self._left_behind.add(landing)
+        landing.add_done_callback(self._landed)
 
     def _landed(self, commit: asyncio.Future[None]) -> None:
         self._left_behind.discard(commit)
         # Nobody is left to tell; asking for the exception keeps the event loop from reporting it as forgotten.
         if not commit.cancelled():
             commit.exception()
+
+
+@types.coroutine
+def _go_on(begun: Coroutine[Any, Any, None], waits_for: asyncio.Future[Any] | None) -> Generator[Any, Any, None]:
+    """Go on with a coroutine that has been run up to a wait, which is for `waits_for`, or for the loop's next turn."""
+    while True:
+        try:
+            answer = yield waits_for
+        except BaseException as error:  # noqa: BLE001 - it is the coroutine's, whatever it is
+            step = partial(begun.throw, error)
+        else:
+            step = partial(begun.send, answer)
+        try:
+            waits_for = step()
+        except StopIteration:
+            return
+
+
+class _Patience:
+    """Waits for what is not the waiter's to cancel, up to an instant.
+
+    One timer serves all waits: they are given the same time, so none runs out before the first that the timer was set for,
+    and nearly all are over long before. A timer for each would stay in the loop's heap when cancelled, thousands a second.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[asyncio.Future[bool], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait(self, awaited: asyncio.Future[Any] | None, ends_s: float) -> bool:
+        """Return whether `awaited` ended before the loop's time `ends_s`; None is the loop's next turn, and in time."""
+        if awaited is None:
+            await asyncio.sleep(0)
+            return True
+        loop = asyncio.get_running_loop()
+        # Not `awaited` itself: a cancellation of the caller would cancel it too.
+        waiter: asyncio.Future[bool] = loop.create_future()
+        wake = partial(_answer, waiter, True)
+        awaited.add_done_callback(wake)
+        self._ends[waiter] = ends_s
+        if self._timer is None:
+            self._timer = loop.call_at(ends_s, self._on_timer)
+        try:
+            return await waiter
+        finally:
+            del self._ends[waiter]
+            awaited.remove_done_callback(wake)
+
+    def close(self) -> None:
+        """Stop the timer; waits under way go on without it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for waiter, ends_s in self._ends.items():
+            if ends_s <= now_s:
+                _answer(waiter, False, None)
+        later = [ends_s for ends_s in self._ends.values() if ends_s > now_s]
+        self._timer = loop.call_at(min(later), self._on_timer) if later else None
+
+
+def _answer(waiter: asyncio.Future[bool], is_in_time: bool, _: object) -> None:
+    if not waiter.done():
+        waiter.set_result(is_in_time)
 
 
 def _counts_of(transaction: Transaction) -> TransactionCounts:

@@ -223,6 +223,68 @@ async def test_a_commit_that_hangs_is_an_unknown_outcome() -> None:
     assert store.begun[0].is_committed
 
 
+async def test_every_commit_that_hangs_is_told_in_its_own_time() -> None:
+    """HOUSE 8: one timer serves all commits; would catch one that is not set again for those that began later."""
+    release = asyncio.Event()
+    steps = [release.wait() for _ in range(3)]
+    runner, store, _ = make_runner(*steps, policy=RetryPolicy(commit_ms_max=20.0))  # type: ignore[arg-type]
+    first = asyncio.create_task(runner.run("name", answer))
+    await until(lambda: len(store.begun) == 1)
+    second = asyncio.create_task(runner.run("name", answer))
+    ended = await asyncio.wait_for(asyncio.gather(first, second, return_exceptions=True), 10.0)
+    assert [type(error) for error in ended] == [TransactionTimedOut, TransactionTimedOut]
+    with pytest.raises(TransactionTimedOut):
+        await asyncio.wait_for(runner.run("name", answer), 10.0)
+    release.set()
+    await runner.aclose()
+    assert all(transaction.is_committed for transaction in store.begun)
+
+
+async def test_a_commit_may_wait_for_several_things() -> None:
+    """Would catch a commit that is run only up to its first wait, or that loses what it waited for."""
+    answers: list[int] = []
+
+    async def waits() -> None:
+        await asyncio.sleep(0)
+        for number in range(3):
+            answered = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(answered.set_result, number)
+            answers.append(await answered)
+
+    runner, store, _ = make_runner(waits())
+    assert await runner.run("name", answer) == 0
+    assert answers == [0, 1, 2]
+    assert store.begun[0].is_committed
+
+
+@pytest.mark.parametrize("passed", [0, 1, 2])
+async def test_a_commit_cancelled_at_any_of_its_waits_lands(passed: int) -> None:
+    """HOUSE 8: would catch a cancellation that reaches what the commit waits for, or a commit left where it stood."""
+    doors = [asyncio.Event() for _ in range(3)]
+    reached: list[int] = []
+
+    async def waits() -> None:
+        for number, door in enumerate(doors):
+            reached.append(number)
+            await door.wait()
+            await asyncio.sleep(0)
+
+    runner, store, _ = make_runner(waits())
+    task = asyncio.create_task(runner.run("name", answer))
+    for door in doors[:passed]:
+        door.set()
+    await until(lambda: len(reached) == passed + 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not store.begun[0].is_committed
+    for door in doors:
+        door.set()
+    await runner.aclose()
+    assert store.begun[0].is_committed
+    assert runner.meter.snapshot()["name"].unknown_count == 1
+
+
 async def test_virtual_time_does_not_end_a_commit() -> None:
     """Would catch a jump of a test's clock that is taken for a disk that hangs."""
     release = asyncio.Event()
