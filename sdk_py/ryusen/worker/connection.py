@@ -37,6 +37,7 @@ class Connection:
         self.value_bytes_max = VALUE_BYTES_DEFAULT
         self._welcome: Welcome | None = None
         self._hello_due_ms = 0.0
+        self._holds_running = False
         self._renew_due_ms = 0.0
         self._heard_ms = 0.0
 
@@ -55,6 +56,7 @@ class Connection:
         self.number += 1
         self.link = Link.GREETING
         self._hello_due_ms = now_ms + HELLO_MS_MAX
+        self._holds_running = any(work.state == "running" for work in held)
         identity = self._identity
         offers = [
             FunctionOffer(name=n, contract=contract_digest(n, CODEC, PROTOCOL_VERSION)) for n in identity.functions
@@ -82,7 +84,9 @@ class Connection:
         self.link = Link.UP
         self._welcome = welcome
         self.value_bytes_max = welcome.value_bytes_max
-        self._renew_due_ms = now_ms + max(welcome.renew_every_ms, RENEW_EVERY_MS_MIN)
+        # What ran on between two sessions has been renewed by nobody: its leases may be about to run out.
+        delay_ms = 0 if self._holds_running else max(welcome.renew_every_ms, RENEW_EVERY_MS_MIN)
+        self._renew_due_ms = now_ms + delay_ms
 
     def lost(self) -> None:
         """It is gone."""

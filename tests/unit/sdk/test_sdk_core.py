@@ -18,6 +18,7 @@ from ryusen.protocol.frames import (
     GiveBack,
     NotFound,
     Ready,
+    Renew,
     Renewed,
     Result,
     ServerFrame,
@@ -199,6 +200,17 @@ def test_ready_never_exceeds_the_capacity() -> None:
     assert Ready(request="q2") in bench.sent()
     bench.get(Void(request="q1", reason="x"))
     assert bench.sent() == [Ready(request="q3")]
+
+
+@pytest.mark.case(71)
+def test_what_ran_on_between_two_sessions_is_renewed_at_once() -> None:
+    """Case 071: nobody has renewed it meanwhile; would catch a lease that runs out in the first third of the new session."""
+    bench = Bench().up().running("q1")
+    bench.down()
+    bench.up()
+    assert bench.core.next_due_ms() == bench.now_ms
+    assert bench.after(0) == [Send(Renew(requests=["q1"]))]
+    assert bench.core.next_due_ms() == bench.now_ms + RENEW_MS
 
 
 @pytest.mark.case(13)
