@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument("--url", help="the service's address, such as ws://127.0.0.1:8080 (RYUSEN_URL)")
     worker.add_argument("--key", help="the workspace's key (better given as RYUSEN_KEY)")
     worker.add_argument("--capacity", type=int, default=CAPACITY_DEFAULT, help="callbacks at once (%(default)s)")
-    worker.add_argument("--release", default="", help="the deployed release's name")
+    worker.add_argument("--release", default="", help="the deployed release's name (RYUSEN_RELEASE)")
     worker.add_argument("--grace", default="30s", help="how long to finish what runs when stopped (%(default)s)")
     worker.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser

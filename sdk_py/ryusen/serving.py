@@ -39,7 +39,7 @@ def serve(
         url: the service's address, such as ws://127.0.0.1:8080; `RYUSEN_URL` by default.
         key: the workspace's bearer key; `RYUSEN_KEY` by default.
         capacity: callbacks at once, 1 to 200.
-        release: the deployed release's name.
+        release: the deployed release's name; `RYUSEN_RELEASE` by default, and none without it.
         grace: how long a stopped worker may finish what it runs.
 
     Raises:
@@ -49,7 +49,7 @@ def serve(
         url=_given("url", url, "RYUSEN_URL"),
         key=_given("key", key, "RYUSEN_KEY"),
         capacity=capacity,
-        release=release,
+        release=release or os.environ.get("RYUSEN_RELEASE", ""),
         grace_ms=parse_duration_ms(grace, "grace", least_ms=0),
     )
     worker = Worker(app, options)

@@ -18,7 +18,7 @@ later one wins. `ryusen config` prints what holds and where it came from; every 
 exit. A value that cannot be is refused at start with its name, its origin and the reason: exit code 2.
 
 The commands that talk to a service take `RYUSEN_URL`, `RYUSEN_KEY` and `RYUSEN_WORKSPACE` instead, and so do workers
-(`RYUSEN_URL`, `RYUSEN_KEY`).
+(`RYUSEN_URL`, `RYUSEN_KEY`, and `RYUSEN_RELEASE` for the name of what is deployed).
 """
 
 

@@ -159,6 +159,8 @@ class WorkerCore:
             self._connection.close(f"the dispatcher speaks protocol {frame.protocol}", effects)
         else:
             self._connection.stand(frame, now_ms)
+            if self._exit_due_ms is not None:
+                effects.add(Send(Drain()))
             effects.add(*(Send(work.frame) for work in self._works if work.frame is not None))
 
     def _refused(self, frame: Refused, effects: Effects) -> None:
@@ -399,6 +401,9 @@ class WorkerCore:
         effects = Effects()
         if self._exit_due_ms is None:
             self._exit_due_ms = now_ms + grace_ms
+            if self._works and self._connection.is_up:
+                # Before anything goes back, so that none of it is assigned here again.
+                effects.add(Send(Drain()))
             self._give_back_unstarted("the worker is leaving", effects)
             for work in self._works:
                 if work.follows and work.state is State.PASSING:

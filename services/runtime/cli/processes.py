@@ -55,7 +55,13 @@ dispatcher = _process(
 )
 @click.option("--key", envvar="RYUSEN_KEY", show_envvar=True, help="The workspace's key; better given by the variable.")
 @click.option("--capacity", type=int, default=CAPACITY_DEFAULT, show_default=True, help="Callbacks at once.")
-@click.option("--release", default="", help="The deployed release's name.")
+@click.option(
+    "--release",
+    envvar="RYUSEN_RELEASE",
+    show_envvar=True,
+    default="",
+    help="The deployed release's name; newer goes first.",
+)
 @click.option("--grace", default="30s", show_default=True, help="How long to finish what runs when stopped.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True,

@@ -10,6 +10,7 @@ import msgspec
 from ryusen.protocol.frames import (
     Answer,
     Assign,
+    Drain,
     Hello,
     Ready,
     Renew,
@@ -40,6 +41,7 @@ class Session:
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
         self.renewals: list[list[str]] = []
+        self.drain_count = 0
         self.frames: asyncio.Queue[WorkerFrame] = asyncio.Queue()
 
     async def pump(self) -> None:
@@ -49,6 +51,8 @@ class Session:
                 if isinstance(frame, Renew):
                     self.renewals.append(frame.requests)
                     await self.send(Renewed(requests=frame.requests))
+                elif isinstance(frame, Drain):
+                    self.drain_count += 1
                 else:
                     self.frames.put_nowait(frame)
         except ConnectionClosed:

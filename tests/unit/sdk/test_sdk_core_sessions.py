@@ -268,6 +268,7 @@ def test_leaving_gives_back_what_has_not_started_and_delivers_the_rest() -> None
     bench.get(assign("q2"), assign("q3"), assign("q4", "discovery"))
     bench.turn("q3", met())
     assert bench.took(bench.core.drain(0, 30_000)) == [
+        Send(Drain()),
         Send(GiveBack(request="q2", ref=ref(), reason="the worker is leaving")),
         ClosePass("q2"),
     ]
@@ -280,6 +281,16 @@ def test_leaving_gives_back_what_has_not_started_and_delivers_the_rest() -> None
     assert not any(isinstance(effect, Exit) for effect in bench.effects)
     bench.get(Settled(request="q4", verdict="accepted"))
     assert bench.effects == [ClosePass("q4"), Send(Bye()), Exit(0, "all work is delivered")]
+
+
+def test_a_worker_that_connects_again_while_it_leaves_says_so_again() -> None:
+    """RFD 2, "excludes draining connections": the next dispatcher has not heard it, and must not lease for this worker."""
+    bench = Bench().up().running("q1")
+    bench.took(bench.core.drain(0, 30_000))
+    bench.ended("q1")
+    bench.down()
+    bench.up()
+    assert [type(frame).__name__ for frame in bench.sent()][-2:] == ["Drain", "Result"]
 
 
 def test_a_grace_that_ends_first_names_what_is_left() -> None:

@@ -345,6 +345,7 @@ async def test_leaving_finishes_what_runs_and_gives_back_the_rest(peer: Peer) ->
         await session.answer("q3")
         running.worker.stop()
         assert (await session.expect(GiveBack)).request == "q2"
+        assert session.drain_count == 1, "said before anything goes back, so that none of it comes again"
         gate.set()
         await session.result("q1")
         await session.expect(Bye)
