@@ -96,9 +96,14 @@ class Serializer:
         self._clock = clock
         self._log = ConflictLog(start.version)
         self._commit_count = 0
+        self._own_version = start.version
+        self._has_company = True
 
     def catch_up(self) -> None:
         """Tail what other processes have committed; done before the write lock is taken, it leaves little to do under it."""
+        if not self._has_company:
+            # Nobody else committed before the last group, so a look that costs a snapshot would very likely find nothing.
+            return
         try:
             snapshot = self._engine.snapshot()
         except ReadersExhaustedError:
@@ -118,6 +123,7 @@ class Serializer:
         base_version = self._log.version
         try:
             meta = read_meta(batch)
+            self._has_company = meta.version != self._own_version
             base_version = meta.version
             self._catch_up(batch, meta)
             now_us = monotonic_us(self._clock)
@@ -137,6 +143,8 @@ class Serializer:
             self._log = ConflictLog(base_version)
             raise
         self._commit_count += 1
+        if changes.keys or changes.ranges:
+            self._own_version = version
         self._log.drop_up_to(self._log.version - RETAINED_VERSIONS)
         return Outcome(changes, is_durable)
 

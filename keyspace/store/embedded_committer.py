@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Protocol
 
 from keyspace.clock import Clock
@@ -139,7 +140,10 @@ class ThreadCommitter:
         self._mark = mark
         self._clock = clock
         self._checked_ms = clock.monotonic_ms()
-        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._queue: deque[_Waiting] = deque()
+        # A ring may come when the queue has been emptied already, never the other way round.
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._ringing: set[asyncio.AbstractEventLoop] = set()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="store-committer", daemon=True)
         self._thread.start()
@@ -161,18 +165,26 @@ class ThreadCommitter:
         """Commit what waits and end the thread."""
         if not self._is_closed:
             self._is_closed = True
-            self._queue.put(None)
+            self._bell.put(None)
             self._thread.join()
 
     async def _wait(self, request: CommitRequest | None, version: int) -> None:
         if self._is_closed:
             raise StoreUnavailableError("the store is closed")
-        if self._queue.qsize() >= PENDING_COUNT_MAX:
+        if len(self._queue) >= PENDING_COUNT_MAX:
             raise BatchThrottled("too many commits of this process are waiting")
         loop = asyncio.get_running_loop()
         waiting = _Waiting(request, version, loop, loop.create_future())
-        self._queue.put(waiting)
+        self._queue.append(waiting)
+        if loop not in self._ringing:
+            # At the loop's next turn: what this one still asks for goes into the same group, for one waking of the thread.
+            self._ringing.add(loop)
+            loop.call_soon(self._ring, loop)
         await waiting.done
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._ringing.discard(loop)
+        self._bell.put(None)
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 
@@ -192,18 +204,17 @@ class ThreadCommitter:
 
     def _take(self, *, is_waiting: bool) -> tuple[list[_Waiting], bool]:
         """Return what is queued, waiting for a first one if asked to, and whether more may come."""
+        while is_waiting and not self._queue and not self._is_closed:
+            self._bell.get()
+        # Looked at first: what is asked for before the end is in the queue by then.
+        is_open = not self._is_closed
         group: list[_Waiting] = []
         size_bytes = 0
-        try:
-            while len(group) < GROUP_COUNT_MAX and size_bytes < GROUP_BYTES_MAX:
-                taken = self._queue.get(block=is_waiting and not group)
-                if taken is None:
-                    return group, False
-                group.append(taken)
-                size_bytes += taken.request.size_bytes if taken.request is not None else 0
-        except Empty:
-            pass
-        return group, True
+        while self._queue and len(group) < GROUP_COUNT_MAX and size_bytes < GROUP_BYTES_MAX:
+            taken = self._queue.popleft()
+            group.append(taken)
+            size_bytes += taken.request.size_bytes if taken.request is not None else 0
+        return group, is_open or bool(self._queue)
 
     def _commit(self, group: list[_Waiting], unsynced: list[_Waiting]) -> list[_Waiting]:
         """Commit a group, acknowledge what its commit has made durable, and return what a sync is still owed."""
