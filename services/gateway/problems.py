@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from keyspace.errors import BudgetExceeded, KeyspaceError, Refusal
-from keyspace.store.errors import OutcomeUnknownError, StoreError
+from keyspace.store.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from keyspace.store.runner import RetriesExhausted
 from services.runtime.health import NotServing
 
@@ -35,15 +35,21 @@ STATUSES: dict[str, tuple[int, str]] = {
     "body_timeout": (408, "The body came too slowly"),
     "idempotency_conflict": (409, "The idempotency key is taken"),
     "too_many_keys": (409, "Too many keys"),
+    "stop_conflict": (409, "Another stop was first"),
+    "stale_attempt": (409, "The attempt is not unresolved"),
+    "retry_forbidden": (409, "No forward attempt starts again"),
+    "deadline_elapsed": (409, "The deadline has passed"),
     "event_deleted": (410, "The event is gone"),
     "payload_too_large": (413, "The payload is too large"),
     "body_too_large": (413, "The body is too large"),
+    "value_too_large": (413, "The value is too large"),
     "manifest_too_large": (413, "The manifest is too large"),
     "invalid_body": (422, "A member of the body is wrong"),
     "invalid_value": (422, "A value is not portable"),
     "invalid_name": (422, "A name is wrong"),
     "invalid_text": (422, "A text is wrong"),
     "reserved_name": (422, "A name is reserved"),
+    "replay_budget": (422, "The run has no room for the value"),
     "invalid_correlation": (422, "The correlation is wrong"),
     "invalid_timestamp": (422, "The timestamp is wrong"),
     "invalid_retention": (422, "The retention is wrong"),
@@ -90,6 +96,10 @@ def problem_for(error: Exception) -> ApiProblem:
         return ApiProblem(
             "outcome_unknown", "It may or may not have been written; repeat it with the same idempotency key, or read."
         )
+    if isinstance(error, StoreUnavailableError):
+        # An outage meets every request; where each of them stood when it did explains nothing.
+        log.warning("the store does not answer", extra={"error": str(error)})
+        return ApiProblem("store_unavailable", "The store does not answer; try again.")
     if isinstance(error, StoreError):
         log.error("the store failed", exc_info=error)
         return ApiProblem("store_unavailable", "The store does not answer; try again.")

@@ -57,6 +57,15 @@ def test_each_failure_has_its_code_and_status(error: Exception, code: str, statu
     assert ("retry-after" in response.headers) is (status in (429, 503))
 
 
+def test_an_outage_is_one_line_a_request(caplog: pytest.LogCaptureFixture) -> None:
+    """An unreachable cluster meets every request; a page of traceback for each would bury what an operator needs."""
+    problem_for(StoreUnavailableError("the cluster did not answer"))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.exc_info is None
+    assert "the cluster did not answer" in str(record.__dict__["error"])
+
+
 def test_every_refusal_a_request_can_meet_is_in_the_table() -> None:
     """A code that the table does not know would get its status by chance."""
     folder = Path(keyspace.__file__).parent / "transitions"
