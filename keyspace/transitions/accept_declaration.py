@@ -50,7 +50,7 @@ FAILURE_RESERVE_BYTES = FAILURE_MESSAGE_BYTES_MAX + FAILURE_DETAILS_BYTES_MAX + 
 
 
 class Declaration(NamedTuple):
-    """A step as the pass declares it; `timeout_ms` is the attempt's."""
+    """A step as the pass declares it; `timeout_ms` is the attempt's, the last two are its compensator's."""
 
     step_id: str
     retry: RetryRecord
@@ -58,6 +58,8 @@ class Declaration(NamedTuple):
     timeout_ms: int | None = None
     compensable: bool = False
     location: str = ""
+    undo_retry: RetryRecord | None = None
+    undo_timeout_ms: int | None = None
 
 
 def check_declaration(declaration: Declaration) -> None:
@@ -73,13 +75,18 @@ def check_declaration(declaration: Declaration) -> None:
     ):
         if len(text) > limit:
             raise Refusal("invalid_name", "A text is too long.", field=field, characters=len(text), limit=limit)
-    check_retry(declaration.retry)
-    timeout_ms = declaration.timeout_ms
-    if timeout_ms is not None and not 1 <= timeout_ms <= ATTEMPT_TIMEOUT_MS_MAX:
-        raise Refusal(
-            "invalid_timeout", "An attempt timeout lies outside its range.", field="timeout_ms", value=timeout_ms,
-            minimum=1, limit=ATTEMPT_TIMEOUT_MS_MAX,
-        )  # fmt: skip
+    for retry in (declaration.retry, declaration.undo_retry):
+        if retry is not None:
+            check_retry(retry)
+    for field, timeout_ms in (
+        ("timeout_ms", declaration.timeout_ms),
+        ("undo_timeout_ms", declaration.undo_timeout_ms),
+    ):
+        if timeout_ms is not None and not 1 <= timeout_ms <= ATTEMPT_TIMEOUT_MS_MAX:
+            raise Refusal(
+                "invalid_timeout", "An attempt timeout lies outside its range.", field=field, value=timeout_ms,
+                minimum=1, limit=ATTEMPT_TIMEOUT_MS_MAX,
+            )  # fmt: skip
 
 
 def check_room(run: RunRecord, step: StepRecord | None, declaration: Declaration) -> None:
@@ -122,6 +129,8 @@ def new_step(
         timeout_ms=declaration.timeout_ms,
         compensable=declaration.compensable,
         location=declaration.location,
+        undo_retry=declaration.undo_retry,
+        undo_timeout_ms=declaration.undo_timeout_ms,
         declared_at_ms=now_ms,
         declared_by=pass_id,
     )

@@ -62,7 +62,10 @@ def bind_attempt(attempt: Attempt) -> None:
 
 @dataclass(frozen=True)
 class StepCall:
-    """One `step.run` as a pass met it: its declaration, and the callback with its arguments as current code has them."""
+    """One `step.run` as a pass met it: its declaration, and the callback with its arguments as current code has them.
+
+    `compensate` undoes the step when the run does not succeed; None when current code has no compensator.
+    """
 
     declaration: StepDeclaration
     callback: Callable[..., Any]
@@ -70,6 +73,7 @@ class StepCall:
     kwargs: dict[str, Any]
     annotation: Any
     context: contextvars.Context
+    compensate: Callable[..., Any] | None = None
 
 
 class StepHost(Protocol):
@@ -78,6 +82,32 @@ class StepHost(Protocol):
     async def resolve(self, call: StepCall) -> Any:
         """Return the step's recorded value, raise its recorded failure, or end this pass's turn."""
         ...
+
+
+@dataclass(frozen=True)
+class Undo:
+    """How a step is undone: its compensator and the compensator's own policy."""
+
+    compensate: Callable[..., Any] | None = None
+    retry: Retry | None = None
+    timeout: Duration | None = None
+
+    def check(self) -> None:
+        """Refuse what is no compensator or no policy.
+
+        Raises:
+            DeclarationRefused: `invalid_argument`.
+        """
+        if self.compensate is not None and not callable(self.compensate):
+            kind = type(self.compensate).__name__
+            raise DeclarationRefused("invalid_argument", "compensate", message=f"a {kind} is not callable")
+        if self.retry is not None and not isinstance(self.retry, Retry):
+            kind = type(self.retry).__name__
+            raise DeclarationRefused("invalid_argument", "compensate_retry", message=f"a {kind}; pass a Retry")
+        if self.compensate is None and (self.retry is not None or self.timeout is not None):
+            raise DeclarationRefused(
+                "invalid_argument", "compensate", message="a compensator's policy needs a compensator beside it"
+            )
 
 
 class Step:
@@ -97,6 +127,9 @@ class Step:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         name: str | None = None,
+        compensate: Callable[..., Any] | None = None,
+        compensate_retry: Retry | None = None,
+        compensate_timeout: Duration | None = None,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, T]: ...
 
@@ -110,6 +143,9 @@ class Step:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         name: str | None = None,
+        compensate: Callable[..., Any] | None = None,
+        compensate_retry: Retry | None = None,
+        compensate_timeout: Duration | None = None,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, T]: ...
 
@@ -122,6 +158,9 @@ class Step:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         name: str | None = None,
+        compensate: Callable[..., Any] | None = None,
+        compensate_retry: Retry | None = None,
+        compensate_timeout: Duration | None = None,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
         """Return the result of one durable step; its callback runs until one attempt succeeds or the policy is spent.
@@ -137,6 +176,11 @@ class Step:
             retry: when to try again; three attempts, from 1 s doubling to 5 min, by default.
             timeout: how long one attempt may take, 1 ms to seven days; no limit by default.
             name: shown to people in place of the id; 1 to 200 characters.
+            compensate: undoes the step, async or plain, when the run fails or is stopped after the step has completed. It
+                gets the step's recorded result. Completed steps are undone one at a time, the last one first, by the code
+                that is deployed then.
+            compensate_retry: when to try the compensator again; five attempts by default.
+            compensate_timeout: how long one attempt of the compensator may take; no limit by default.
             **kwargs: its keyword arguments.
 
         Raises:
@@ -146,7 +190,8 @@ class Step:
         """
         caller = sys._getframe(1)
         location = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        return self._run(id, fn, args, kwargs, retry, timeout, name, location)
+        undo = Undo(compensate, compensate_retry, compensate_timeout)
+        return self._run(id, fn, args, kwargs, retry, timeout, name, location, undo)
 
     async def _run(
         self,
@@ -158,6 +203,7 @@ class Step:
         timeout: Duration | None,
         name: str | None,
         location: str,
+        undo: Undo,
     ) -> Any:
         _require_name(step_id, "id")
         if name is not None:
@@ -166,16 +212,19 @@ class Step:
             raise DeclarationRefused("invalid_argument", "fn", message=f"a {type(callback).__name__} is not callable")
         if retry is not None and not isinstance(retry, Retry):
             raise DeclarationRefused("invalid_argument", "retry", message=f"a {type(retry).__name__}; pass a Retry")
+        undo.check()
         declaration = StepDeclaration(
             id=step_id,
             name=name or "",
             retry=(retry or _DEFAULT_RETRY).policy(),
-            timeout_ms=None
-            if timeout is None
-            else parse_duration_ms(timeout, "timeout", most_ms=ATTEMPT_TIMEOUT_MS_MAX),
+            timeout_ms=_timeout_ms(timeout, "timeout"),
+            compensable=undo.compensate is not None,
+            undo_retry=None if undo.retry is None else undo.retry.policy(),
+            undo_timeout_ms=_timeout_ms(undo.timeout, "compensate_timeout"),
             location=location[-LOCATION_CHARS_MAX:],
         )
-        call = StepCall(declaration, callback, args, kwargs, result_annotation(callback), contextvars.copy_context())
+        context = contextvars.copy_context()
+        call = StepCall(declaration, callback, args, kwargs, result_annotation(callback), context, undo.compensate)
         return await self._host.resolve(call)
 
 
@@ -196,6 +245,10 @@ class Context:
     event_name: str
     function: str
     step: Step
+
+
+def _timeout_ms(timeout: Duration | None, field: str) -> int | None:
+    return None if timeout is None else parse_duration_ms(timeout, field, most_ms=ATTEMPT_TIMEOUT_MS_MAX)
 
 
 def _require_name(value: object, field: str) -> None:

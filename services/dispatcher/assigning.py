@@ -9,6 +9,7 @@ from keyspace.assignment import Assignment, SettledStep, load_assignment
 from keyspace.keyspace import Keyspace
 from keyspace.records.work import WorkKind
 from keyspace.transitions.lease_items import Delivery
+from keyspace.transitions.work import direction_of
 from services.dispatcher.refs import ref_of
 
 __all__ = ["build_assign", "load_assign"]
@@ -45,7 +46,7 @@ def build_assign(delivery: Delivery, assignment: Assignment, request: str) -> As
         event=run.event_id,
         event_name=run.event_name,
         delivery=item.delivery_count,
-        timeout_ms=None if target is None else target.timeout_ms,
+        timeout_ms=None if target is None else target.timeout_of(direction_of(item.kind)),
         **extra,
     )
 

@@ -15,6 +15,7 @@ from ryusen.protocol.frames import (
     NotFound,
     Proceed,
     Result,
+    RetryPolicy,
     Settled,
     StepDeclaration,
     Succeeded,
@@ -244,16 +245,21 @@ def failure_record(failure: Failure) -> FailureRecord:
 
 def declaration_of(step: StepDeclaration) -> Declaration:
     """Return a step as the transition takes it."""
-    retry = step.retry
     return Declaration(
         step_id=step.id,
-        retry=RetryRecord(
-            attempts=retry.attempts, initial_ms=retry.initial_ms, coefficient=retry.coefficient, cap_ms=retry.cap_ms
-        ),
+        retry=_policy(step.retry),
         name=step.name,
         timeout_ms=step.timeout_ms,
         compensable=step.compensable,
         location=step.location,
+        undo_retry=None if step.undo_retry is None else _policy(step.undo_retry),
+        undo_timeout_ms=step.undo_timeout_ms,
+    )
+
+
+def _policy(retry: RetryPolicy) -> RetryRecord:
+    return RetryRecord(
+        attempts=retry.attempts, initial_ms=retry.initial_ms, coefficient=retry.coefficient, cap_ms=retry.cap_ms
     )
 
 

@@ -43,7 +43,8 @@ def _failure(data: Data) -> str:
 
 
 def _attempt(data: Data) -> str:
-    return f"attempt {data['attempt']} of step {data['step']!r}"
+    what = "the compensator of step" if data.get("direction") == "compensation" else "step"
+    return f"attempt {data['attempt']} of {what} {data['step']!r}"
 
 
 _SENTENCES: dict[str, Callable[[Data, int], str]] = {
@@ -63,10 +64,19 @@ _SENTENCES: dict[str, Callable[[Data, int], str]] = {
     HistoryKind.STEP_COMPLETED: lambda data, _: f"step {data['step']!r} completed at attempt {data['attempt']}",
     HistoryKind.STEP_FAILED: lambda data, _: f"step {data['step']!r} failed for good after {data['attempts']} attempts",
     HistoryKind.STEP_OBSOLETE: lambda data, _: f"step {data['step']!r} is no longer in the code",
+    HistoryKind.STEP_FENCED: lambda data, _: f"step {data['step']!r} will not start: the run is being stopped",
+    HistoryKind.ATTEMPT_RESOLVED: lambda data, _: f"{_attempt(data)} was settled by an operator: {data['command']}",
+    HistoryKind.RETRY_AUTHORIZED: lambda data, _: f"{_attempt(data)} was authorized by an operator",
+    HistoryKind.STOP_COMMITTED: lambda data, _: f"the run was told to stop: {data['reason']}",
     HistoryKind.RUN_COMPLETED: lambda data, _: "the run completed",
     HistoryKind.RUN_FAILED: lambda data, _: f"the run failed: {_failure(data)}",
     HistoryKind.COMPENSATION_NOT_REQUIRED: lambda data, _: "nothing had to be undone",
     HistoryKind.UNWIND_STARTED: lambda data, _: "completed steps are being undone",
     HistoryKind.COMPENSATION_SKIPPED: lambda data, _: f"step {data['step']!r} has nothing that undoes it; skipped",
+    HistoryKind.COMPENSATION_SUCCEEDED: lambda data, _: f"step {data['step']!r} was undone",
+    HistoryKind.COMPENSATION_FAILED: lambda data, _: f"step {data['step']!r} could not be undone",
+    HistoryKind.COMPENSATIONS_NOT_ATTEMPTED: lambda data, _: (
+        f"the {data['from'] - data['to'] + 1} steps that completed before it were not undone"
+    ),
     HistoryKind.UNWIND_ENDED: lambda data, _: f"the unwind ended: {data['executed']} undone, {data['skipped']} skipped",
 }

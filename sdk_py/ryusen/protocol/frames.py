@@ -133,6 +133,8 @@ class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
     timeout_ms: int | None = None
     compensable: bool = False
     location: str = ""
+    undo_retry: RetryPolicy | None = None
+    undo_timeout_ms: int | None = None
 
 
 class StepMemo(_Part, frozen=True, kw_only=True, omit_defaults=True):

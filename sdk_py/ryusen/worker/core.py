@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from ryusen.context import StepCall
 from ryusen.errors import DeclarationRefused
 from ryusen.failures import TIMEOUT
 from ryusen.protocol.frames import (
@@ -44,6 +45,7 @@ from ryusen.protocol.frames import (
     Succeeded,
     Void,
     Welcome,
+    WorkRef,
 )
 from ryusen.worker.connection import Connection
 from ryusen.worker.effects import (
@@ -181,11 +183,7 @@ class WorkerCore:
             return
         work = Work(request, frame.ref, frame.function, frame.timeout_ms, now_ms)
         self._works.add(work)
-        if frame.ref.kind == "compensation":
-            # No function of this SDK has compensators: the step's skip is settled without running any user code.
-            self._end(work, NotFound(request=request, ref=frame.ref), effects)
-        else:
-            effects.add(StartPass(request, frame, self._connection.value_bytes_max))
+        effects.add(StartPass(request, frame, self._connection.value_bytes_max))
 
     def _reason_to_decline(self, frame: Assign) -> str:
         if self._exit_due_ms is not None:
@@ -259,7 +257,7 @@ class WorkerCore:
             ending = turn.ending if isinstance(turn, Ended) else Declare(steps=[turn.call.declaration])
             answer = Answer(request=request, ref=work.ref, ending=ending, failed_met=list(failed_met))
             self._end(work, answer, effects)
-        elif isinstance(turn, Ended) or turn.call.declaration.id != work.ref.step:
+        elif isinstance(turn, Ended) or not _is_target(turn.call, work.ref):
             self._end(work, NotFound(request=request, ref=work.ref), effects)
         else:
             work.state, work.since_ms = State.WAITING, now_ms
@@ -273,7 +271,7 @@ class WorkerCore:
         self._works.free_slot(request)
         work = self._works.get(request)
         is_wanted = work is not None and work.state is State.RUNNING
-        if work is not None and is_wanted and isinstance(outcome, Succeeded) and self._may_continue():
+        if work is not None and is_wanted and isinstance(outcome, Succeeded) and self._may_continue(work):
             self._continue(work, outcome, now_ms, effects)
         else:
             effects.add(ClosePass(request))
@@ -283,8 +281,8 @@ class WorkerCore:
         self._maybe_exit(effects)
         return effects.items
 
-    def _may_continue(self) -> bool:
-        return self._connection.continues and self._exit_due_ms is None
+    def _may_continue(self, work: Work) -> bool:
+        return work.ref.kind == "callback" and self._connection.continues and self._exit_due_ms is None
 
     def _continue(self, work: Work, outcome: Succeeded, now_ms: float, effects: Effects) -> None:
         """Report a success before any other user code runs, then let its pass go on here; the slot goes with it."""
@@ -421,3 +419,8 @@ class WorkerCore:
         if not self._has_exited:
             self._has_exited = True
             effects.add(Exit(code, message))
+
+
+def _is_target(call: StepCall, ref: WorkRef) -> bool:
+    """Whether a pass has come to what a delivery is for: its step, or the compensator of its step."""
+    return call.declaration.id == ref.step and (ref.kind == "callback" or call.compensate is not None)

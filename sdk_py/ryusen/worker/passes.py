@@ -12,14 +12,16 @@ offered (FILLED-IN 11, "One outstanding step").
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from ryusen.annotations import is_async
 from ryusen.app import Function
 from ryusen.context import Context, Step, StepCall
 from ryusen.errors import DeclarationRefused, DuplicateStepId, InvalidValue
@@ -52,6 +54,7 @@ class PassInput:
         payload: the input, portable JSON text.
         memo: the settled steps.
         value_bytes_max: the largest encoded value the server accepts, in bytes.
+        undo_target: the completed step whose compensator is wanted; the pass goes no further than its call.
     """
 
     run_id: str
@@ -60,6 +63,7 @@ class PassInput:
     payload: bytes
     memo: Sequence[StepMemo]
     value_bytes_max: int
+    undo_target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,23 @@ class Pass:
         else:
             self._offer()
 
+    def undo_of(self, call: StepCall) -> StepCall:
+        """Return the call of the step's compensator with the step's recorded result, decoded inside the attempt."""
+        compensate, memo = call.compensate, self._memo.get(call.declaration.id)
+        assert compensate is not None and memo is not None, "only a completed step with a compensator is undone"
+        recorded = b"null" if memo.value is None else bytes(memo.value)
+
+        # What a compensator returns is recorded nowhere, so it need not be a portable value.
+        def undo() -> Any:
+            returned = compensate(decode_typed(recorded, call.annotation))
+            return _discarded(returned) if inspect.iscoroutine(returned) else None
+
+        async def undo_async() -> None:
+            await compensate(decode_typed(recorded, call.annotation))
+
+        callback = undo_async if is_async(compensate) else undo
+        return replace(call, callback=callback, args=(), kwargs={}, annotation=None)
+
     def close(self) -> None:
         """End the pass: cancel what is parked in it, and hear nothing more of it."""
         if self._is_closed:
@@ -155,6 +176,8 @@ class Pass:
         if declaration.id in self._met_at:
             raise DuplicateStepId(declaration.id, self._met_at[declaration.id], declaration.location)
         self._met_at[declaration.id] = declaration.location
+        if declaration.id == self._given.undo_target:
+            return await self._park(call)
         memo = self._memo.get(declaration.id)
         return await self._park(call) if memo is None else self._recorded(memo, call)
 
@@ -222,3 +245,7 @@ class Pass:
         self._cancels += 1
         task.cancel()
         asyncio.get_running_loop().call_later(CLOSE_PATIENCE_S, self._cancel_until_done)
+
+
+async def _discarded(pending: Coroutine[Any, Any, Any]) -> None:
+    await pending

@@ -171,6 +171,7 @@ class UserSide:
             payload=bytes(assign.input),
             memo=assign.memo,
             value_bytes_max=effect.value_bytes_max,
+            undo_target=assign.ref.step if assign.ref.kind == "compensation" else None,
         )
         opened = _Open(request, assign.ref, self._app.functions[assign.function], given, self._turn)
         self._open[request] = opened
@@ -196,5 +197,7 @@ class UserSide:
             step_id=call.declaration.id,
             function=opened.its_pass.function.name,
         )
+        if ref.kind == "compensation":
+            call = opened.its_pass.undo_of(call)
         opened.attempt = AttemptRun(call, attempt, effect.value_bytes_max)
         opened.attempt.start(lambda outcome: self._sink(CallbackEnded(effect.request, outcome)))

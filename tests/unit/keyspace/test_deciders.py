@@ -61,7 +61,9 @@ def test_results() -> None:
         if isinstance(outcome, Settling):
             accepted += 1
             assert (outcome.item is not None) == (case["state"] is AttemptState.AUTHORIZED and case["item"] is not None)
-    assert accepted == 2 * 2 * 3 * 2, "running or stopping, authorized or unknown, any digest so far, with or without the item"
+    assert accepted == 2 * 2 * 3 * 2, (
+        "running or stopping, authorized or unknown, any digest so far, with or without the item"
+    )
 
 
 def _result_rule(case: dict[str, Any]) -> str:

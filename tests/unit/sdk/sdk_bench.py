@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,10 +80,11 @@ def assign(request: str, kind: Any = "callback", *, timeout_ms: int | None = Non
 @dataclass(frozen=True)
 class FakeCall:
     declaration: StepDeclaration
+    compensate: Callable[..., object] | None = print
 
 
-def met(step: str = "pay") -> Turn:
-    return Met(FakeCall(StepDeclaration(id=step)))  # type: ignore[arg-type]
+def met(step: str = "pay", compensate: Callable[..., object] | None = print) -> Turn:
+    return Met(FakeCall(StepDeclaration(id=step), compensate))  # type: ignore[arg-type]
 
 
 ENDED = Ended(Complete(value=ONE))

@@ -94,9 +94,22 @@ def test_code_that_no_longer_has_the_step_is_not_found(turn: Turn) -> None:
     assert bench.get(Start(request="q1")) == []
 
 
-def test_a_compensation_is_not_found_without_any_user_code() -> None:
+@pytest.mark.parametrize("turn", [met(compensate=None), met("other"), ENDED])
+def test_code_without_the_compensator_is_not_found(turn: Turn) -> None:
+    """RFD 1, "if none exists, target_not_found records a durable skip": no user code of the compensator runs."""
     bench = Bench().up()
-    assert bench.get(assign("q1", "compensation")) == [Send(NotFound(request="q1", ref=ref("compensation")))]
+    bench.get(assign("q1", "compensation"))
+    assert bench.turn("q1", turn) == [Send(NotFound(request="q1", ref=ref("compensation")))]
+
+
+def test_a_compensator_waits_for_its_start_like_any_effect_and_nothing_follows_it() -> None:
+    """RFD 1, "It must tolerate duplicate physical invocation for the same reason as a forward callback": authorized first."""
+    bench = Bench().up()
+    bench.get(assign("q1", "compensation"))
+    assert bench.turn("q1", met()) == [Send(Ready(request="q1"))]
+    bench.get(Start(request="q1"))
+    bench.ended("q1", SUCCESS)
+    assert bench.sent()[-1:] == [Result(request="q1", ref=ref("compensation"), outcome=SUCCESS)]
 
 
 # ---- odd orders

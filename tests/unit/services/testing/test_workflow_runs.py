@@ -299,7 +299,8 @@ def test_every_kind_of_entry_has_its_sentence() -> None:
     """A new kind of history entry without words would show as its bare name."""
     data: dict[str, Any] = {
         "step": "s", "attempt": 1, "attempts": 2, "function": "f", "pass": 1, "eligible_at_ms": 5, "executed": 0,
-        "skipped": 1, "failure": {"category": "c", "message": "m"},
+        "skipped": 1, "failure": {"category": "c", "message": "m"}, "command": "retry", "reason": "cancelled",
+        "from": 2, "to": 1,
     }  # fmt: skip
     for kind in HistoryKind:
         assert sentence(kind.value, data, 0) != kind.value

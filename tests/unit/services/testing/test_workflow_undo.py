@@ -1,0 +1,182 @@
+"""Completed steps are undone when a run fails: by the code that is deployed then, one at a time, the last one first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ryusen import App, Context, NonRetryable, Retry, StepFailed, current_attempt
+
+from services.testing import WorkflowTest
+
+Body = Callable[[Context], Any]
+
+
+def shop(body: Body) -> App:
+    app = App("shop")
+
+    @app.function(on="placed")
+    async def fulfil(ctx: Context) -> Any:
+        return await body(ctx)
+
+    return app
+
+
+async def boom() -> None:
+    raise NonRetryable("out of stock")
+
+
+def test_steps_are_undone_in_reverse_order_with_their_recorded_results(workflow: WorkflowTest) -> None:
+    """Case 055; RFD 1, "The initial engine visits completed steps sequentially in reverse completion order"."""
+    undone: list[str] = []
+
+    async def undo_async(result: dict[str, str]) -> object:
+        undone.append(result["id"])
+        return object()  # what a compensator returns is nobody's business
+
+    def undo_plain(result: dict[str, str]) -> None:
+        undone.append(result["id"])
+
+    async def body(ctx: Context) -> None:
+        await ctx.step.run("reserve", lambda: {"id": "stock"}, compensate=undo_plain)
+        await ctx.step.run("charge", lambda: {"id": "charge"}, compensate=undo_async)
+        await ctx.step.run("notify", lambda: {"id": "mail"}, compensate=lambda result: undo_async(result))
+        await ctx.step.run("ship", boom)
+
+    workflow.app(shop(body))
+    run = workflow.run("fulfil")
+    assert (run.status, run.recovery) == ("failed", "compensated")
+    assert undone == ["mail", "charge", "stock"]
+
+
+def test_a_step_without_a_compensator_is_skipped(workflow: WorkflowTest) -> None:
+    """RFD 2, "After the last target, any durable skip produces PartiallyCompensated"."""
+    undone: list[str] = []
+
+    async def body(ctx: Context) -> None:
+        await ctx.step.run("a", lambda: "a", compensate=undone.append)
+        await ctx.step.run("b", lambda: "b")
+        await ctx.step.run("ship", boom)
+
+    workflow.app(shop(body))
+    run = workflow.run("fulfil")
+    assert run.recovery == "partially_compensated"
+    assert undone == ["a"]
+
+
+def test_a_compensator_retries_by_its_own_policy_under_one_operation(workflow: WorkflowTest) -> None:
+    """RFD 1, "It has an independent retry policy, timeout, attempt history, and result"."""
+    operations: list[str] = []
+
+    def charge() -> str:
+        operations.append(current_attempt().operation_id)
+        return "ch_1"
+
+    def refund(_charge: str) -> None:
+        operations.append(current_attempt().operation_id)
+        if len(operations) < 4:
+            raise ConnectionError("the bank is closed")
+
+    async def body(ctx: Context) -> None:
+        await ctx.step.run("charge", charge, compensate=refund, compensate_retry=Retry(attempts=3, initial="1m"))
+        await ctx.step.run("ship", boom)
+
+    workflow.app(shop(body))
+    run = workflow.run("fulfil")
+    assert run.recovery == "compensated"
+    forward, *backward = operations
+    assert len(backward) == 3
+    assert len(set(backward)) == 1
+    assert backward[0] != forward
+
+
+def test_a_compensator_that_fails_for_good_ends_the_unwind(workflow: WorkflowTest) -> None:
+    """RFD 2, "A permanent failure produces CompensationFailed and stops the unwind"; FILLED-IN 5: one record for the rest."""
+    undone: list[str] = []
+
+    def refuse(_result: str) -> None:
+        raise NonRetryable("cannot be undone")
+
+    async def body(ctx: Context) -> None:
+        await ctx.step.run("a", lambda: "a", compensate=undone.append)
+        await ctx.step.run("b", lambda: "b", compensate=undone.append)
+        await ctx.step.run("c", lambda: "c", compensate=refuse)
+        await ctx.step.run("ship", boom)
+
+    workflow.app(shop(body))
+    run = workflow.run("fulfil")
+    assert (run.status, run.recovery) == ("failed", "compensation_failed")
+    assert undone == []
+    left = [entry for entry in run.history if entry.kind == "compensations-not-attempted"]
+    assert [entry.data for entry in left] == [{"from": 2, "to": 1}]
+
+
+def test_a_lost_compensator_halts_the_unwind_as_unknown(workflow: WorkflowTest) -> None:
+    """RFD 2, "Lease or transport loss after compensation start authorization becomes Unknown and stops the unwind"."""
+    undone: list[str] = []
+
+    async def body(ctx: Context) -> None:
+        await ctx.step.run("a", lambda: "a", compensate=undone.append)
+        await ctx.step.run("b", lambda: "b", compensate=undone.append)
+        await ctx.step.run("ship", boom)
+
+    workflow.app(shop(body))
+    workflow.lose_worker_during("b")
+    run = workflow.run("fulfil")
+    assert run.status in ("running", "compensating")
+    workflow.restart_worker()
+    [run] = workflow.settle()
+    assert run.recovery is None
+    assert undone.count("b") <= 1
+
+
+def test_the_code_that_is_deployed_then_undoes(workflow: WorkflowTest) -> None:
+    """RFD 1, "the SDK asks current code for that step's compensator": one that was added later runs."""
+    undone: list[str] = []
+    compensators: dict[str, Any] = {}
+
+    async def body(ctx: Context) -> None:
+        await ctx.step.run("a", lambda: "a", compensate=compensators.get("a"))
+        try:
+            await ctx.step.run("flaky", flaky, retry=Retry(attempts=2, initial="1m"))
+        except StepFailed as failure:
+            raise NonRetryable("given up") from failure
+
+    def flaky() -> None:
+        compensators["a"] = undone.append
+        raise ConnectionError("not now")
+
+    workflow.app(shop(body))
+    run = workflow.run("fulfil")
+    assert run.recovery == "compensated"
+    assert undone == ["a"]
+
+
+def test_a_success_undoes_nothing(workflow: WorkflowTest) -> None:
+    """RFD 1, "Successful runs do not execute compensators"."""
+    undone: list[str] = []
+
+    async def body(ctx: Context) -> str:
+        return await ctx.step.run("a", lambda: "a", compensate=undone.append)
+
+    workflow.app(shop(body))
+    run = workflow.run("fulfil")
+    assert (run.status, run.output, undone) == ("completed", "a", [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"compensate": 5}, {"compensate": print, "compensate_retry": 3}, {"compensate_timeout": "1s"}],
+)
+def test_nonsense_is_refused_at_the_call(workflow: WorkflowTest, options: dict[str, Any]) -> None:
+    """Case 044's kind: refused where it is written, not when it is needed."""
+
+    async def body(ctx: Context) -> None:
+        await ctx.step.run("a", lambda: "a", **options)
+
+    workflow.app(shop(body))
+    run = workflow.run("fulfil")
+    assert run.status == "failed"
+    assert run.failure is not None
+    assert "compensate" in run.failure.message
