@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from keyspace.lifecycle import ItemState, Phase
+from keyspace.lifecycle import ItemState, Phase, StopReason
 from keyspace.limits import LOSSES_STUCK
 from keyspace.records.run import RunRecord
 from keyspace.records.work import ItemRecord, WorkKind
@@ -22,26 +22,50 @@ class Waiting(NamedTuple):
 
 
 def waiting_for(run: RunRecord, item: ItemRecord | None, now_ms: int) -> Waiting | None:
-    """Return what `run` waits for, given its outstanding item; None when it has ended."""
+    """Return what `run` waits for, given its outstanding item; None when it has ended.
+
+    A run that stops or is being undone says so, because what it waits for means something else then: an effect that is
+    running is still wanted, but nothing goes on from it.
+    """
     if run.phase is Phase.TERMINAL:
         return None
+    why = _stopping(run)
     if item is None:
         return Waiting(
-            "operator", "An effect's outcome is unknown; its worker or an operator must settle it.", run.updated_at_ms
+            "operator",
+            f"{why}{_lost(run)} has an unknown outcome; its worker or an operator must settle it.",
+            run.updated_at_ms,
         )
     if item.loss_count >= LOSSES_STUCK:
         return Waiting(
-            "stuck", f"Its worker was lost {item.loss_count} times in a row.", item.enqueued_at_ms, item.vesting_ms
+            "stuck", f"{why}Its worker was lost {item.loss_count} times in a row.", item.enqueued_at_ms, item.vesting_ms
         )
-    what = {WorkKind.DISCOVERY: "the next pass", WorkKind.COMPENSATION: "a compensation"}.get(
-        item.kind, f"step {item.step_id}"
-    )
+    what = f"{why}{_doing(item)}"
     if item.state is ItemState.READY and item.vesting_ms > now_ms:
         return Waiting("backoff", f"{what} is eligible later.", item.enqueued_at_ms, item.vesting_ms)
     if item.state is ItemState.READY:
         return Waiting("worker", f"{what} waits for a compatible worker.", max(item.enqueued_at_ms, item.vesting_ms))
     if item.state is ItemState.LEASED:
         return Waiting("start", f"{what} is assigned to a worker.", item.enqueued_at_ms, item.expires_at_ms)
-    return Waiting(
-        "running", f"{what} is running on a worker.", item.authorized_at_ms or item.enqueued_at_ms, item.expires_at_ms
-    )
+    since_ms = item.authorized_at_ms or item.enqueued_at_ms
+    if run.phase is Phase.CANCELLING:
+        return Waiting("settling", f"{what} had begun; its outcome is waited for.", since_ms, item.expires_at_ms)
+    return Waiting("running", f"{what} is running on a worker.", since_ms, item.expires_at_ms)
+
+
+def _stopping(run: RunRecord) -> str:
+    if run.phase is Phase.CANCELLING and run.stop is not None:
+        return "The run was cancelled: " if run.stop.reason is StopReason.CANCELLED else "The run's time is over: "
+    return "Completed steps are being undone: " if run.phase is Phase.COMPENSATING else ""
+
+
+def _lost(run: RunRecord) -> str:
+    if run.step_id is None:
+        return "an effect"
+    return f"the undo of step {run.step_id}" if run.phase is Phase.COMPENSATING else f"step {run.step_id}"
+
+
+def _doing(item: ItemRecord) -> str:
+    if item.kind is WorkKind.DISCOVERY:
+        return "the next pass"
+    return f"the undo of step {item.step_id}" if item.kind is WorkKind.COMPENSATION else f"step {item.step_id}"

@@ -23,6 +23,23 @@ def _nth(data: Data) -> str:
     return f"attempt {data['attempt']}"
 
 
+def _target(data: Data) -> str:
+    """Return what an attempt is of: a step, or the undo of one."""
+    return f"The undo of step {data['step']}" if data.get("direction") == "compensation" else f"Step {data['step']}"
+
+
+def _attempt(data: Data) -> str:
+    return f"{_target(data)}, {_nth(data)}"
+
+
+_COMMANDS = {
+    "supply_success": "it did happen, and this is its result",
+    "declare_failure": "it failed",
+    "retry": "do it again, although it may have happened",
+}
+_REASONS = {"cancelled": "it was cancelled", "timed_out": "its time is over"}
+
+
 _SENTENCES: dict[str, Sentence] = {
     "run-created": lambda data: "The run begins: its event was accepted and matched this function.",
     "pass-authorized": lambda data: "A worker reads the function up to what is not known yet.",
@@ -31,28 +48,41 @@ _SENTENCES: dict[str, Sentence] = {
         "nothing but reading was lost, so it is delivered again."
     ),
     "step-declared": lambda data: f"It meets step {data['step']}, which is recorded as the next thing to do.",
-    "attempt-authorized": lambda data: f"Step {data['step']}, {_nth(data)}: a worker is told to start, once.",
-    "attempt-failed": lambda data: f"Step {data['step']}, {_nth(data)} failed ({_failure(data)}).",
+    "attempt-authorized": lambda data: f"{_attempt(data)}: a worker is told to start, once.",
+    "attempt-failed": lambda data: f"{_attempt(data)} failed ({_failure(data)}).",
     "attempt-unknown": lambda data: (
-        f"Step {data['step']}, {_nth(data)}: nobody heard of its worker in time, so the outcome is Unknown; "
-        "it is not run again on its own."
+        f"{_attempt(data)}: nobody heard of its worker in time, so the outcome is Unknown; it is not run again on its own."
     ),
     "attempt-not-started": lambda data: (
-        f"Step {data['step']}, {_nth(data)}: its worker came back and proved that it had never started; "
-        "it goes back to the queue."
+        f"{_attempt(data)}: its worker came back and proved that it had never started, so nothing happened."
     ),
-    "retry-scheduled": lambda data: f"Step {data['step']} will be tried again, as {_nth(data)}.",
+    "attempt-resolved": lambda data: (
+        f"{_attempt(data)}: an operator ({data['by']}) decides: {_COMMANDS[data['command']]}."
+    ),
+    "retry-scheduled": lambda data: f"{_target(data)} will be tried again, as {_nth(data)}.",
+    "retry-authorized": lambda data: (
+        f"{_target(data)} may run again now, as {_nth(data)}, under the same operation id."
+    ),
     "step-completed": lambda data: f"Step {data['step']} is done; its result is kept for good.",
     "step-failed": lambda data: (
         f"Step {data['step']} has failed for good after {data['attempts']} attempts ({data['category']}); "
         "the function is told."
     ),
     "step-obsolete": lambda data: f"Step {data['step']} is no longer in the code; it is set aside.",
+    "step-fenced": lambda data: f"Step {data['step']} had not begun and never will.",
+    "stop-committed": lambda data: (
+        f"The run must stop ({_REASONS[data['reason']]}, by {data['by']}); nothing new begins, what has begun is waited for."
+    ),
     "run-completed": lambda data: f"The function returned: the run is complete after {data['steps']} steps.",
     "run-failed": lambda data: f"The function failed ({_failure(data)}).",
     "compensation-not-required": lambda data: "Nothing had been completed, so there is nothing to undo.",
     "unwind-started": lambda data: f"Undoing begins: {data['upper']} completed steps, the last one first.",
     "compensation-skipped": lambda data: f"Step {data['step']} has no undo; that is recorded.",
+    "compensation-succeeded": lambda data: f"Step {data['step']} is undone.",
+    "compensation-failed": lambda data: f"The undo of step {data['step']} has failed for good.",
+    "compensations-not-attempted": lambda data: (
+        f"The undo of completions {data['from']} to {data['to']} is not attempted after that."
+    ),
     "unwind-ended": lambda data: f"Undoing has ended: {data['recovery']}.",
 }
 

@@ -27,13 +27,15 @@ class Action(StrEnum):
     MANAGE_KEYS = "manage keys"
     DEPLOY = "publish manifests and activate routing"
     SUBMIT = "submit events"
+    CANCEL = "cancel runs"
+    RESOLVE = "resolve attempts"
     READ = "read"
 
 
 GRANTS: dict[Role, frozenset[Action]] = {
     Role.SYSTEM: frozenset(Action),
-    Role.ADMIN: frozenset({Action.MANAGE_KEYS, Action.DEPLOY, Action.SUBMIT, Action.READ}),
-    Role.CLIENT: frozenset({Action.SUBMIT, Action.READ}),
+    Role.ADMIN: frozenset(Action) - {Action.CREATE_WORKSPACE},
+    Role.CLIENT: frozenset({Action.SUBMIT, Action.CANCEL, Action.READ}),
     Role.READER: frozenset({Action.READ}),
     Role.WORKER: frozenset(),
 }

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 
 import anyio
 import msgspec
+from ryusen.errors import InvalidValue
+from ryusen.protocol.values import check_value
 from starlette.requests import ClientDisconnect, Request
 
 from services.gateway.problems import ApiProblem
 
-__all__ = ["check_duplicates", "decode_body", "read_body"]
+__all__ = ["check_duplicates", "check_portable", "decode_body", "read_body"]
 
 S = TypeVar("S")
 
@@ -75,6 +77,20 @@ def check_duplicates(body: bytes, checked: bytes) -> None:
     if len(checked) >= UNIQUE_BYTES_MIN and body.count(checked) == 1:
         body = body.replace(checked, b"null")
     json.loads(body, object_pairs_hook=_refuse_duplicates)
+
+
+def check_portable(value: bytes, field: str) -> None:
+    """Refuse the raw text of a member that is not a portable value, without changing it.
+
+    Raises:
+        ApiProblem: `invalid_value`, naming the member and the path inside it.
+    """
+    try:
+        check_value(value)
+    except InvalidValue as error:
+        raise ApiProblem(
+            "invalid_value", f"The {field} is no portable value: {error.reason}", field=field, path=error.path
+        ) from None
 
 
 def _refuse_duplicates(members: list[tuple[str, Any]]) -> None:

@@ -20,6 +20,7 @@ from keyspace.tx import Tx
 from services.gateway.auth import Action, Identity, KeyRing
 from services.gateway.bodies import decode_body, read_body
 from services.gateway.metrics import GatewayMetrics
+from services.gateway.problems import ApiProblem
 from services.runtime.config import Config
 from services.runtime.process import Process
 
@@ -27,6 +28,8 @@ __all__ = ["Answer", "Call", "Endpoint", "Gateway", "Parameter"]
 
 T = TypeVar("T")
 S = TypeVar("S")
+
+IDEMPOTENCY_HEADER = b"idempotency-key"
 
 
 class Gateway:
@@ -66,6 +69,7 @@ class Parameter(NamedTuple):
     meaning: str
     schema: dict[str, Any]
     place: str = "query"
+    is_required: bool = False
 
 
 class Call:
@@ -97,6 +101,24 @@ class Call:
     async def decode(self, decoder: msgspec.json.Decoder[S], bytes_max: int) -> S:
         """Return the request's body as the decoder's type."""
         return decode_body(await self.body(bytes_max), decoder)
+
+    def idempotency_key(self) -> str | None:
+        """Return the caller's key as text, None when the header is absent; an empty one stays empty and is refused later.
+
+        Raises:
+            ApiProblem: `invalid_idempotency_key`: the header stands twice or is not UTF-8.
+        """
+        found = [value for name, value in self.request.headers.raw if name.lower() == IDEMPOTENCY_HEADER]
+        if not found:
+            return None
+        if len(found) > 1:
+            raise ApiProblem("invalid_idempotency_key", "The header stands twice.", field="idempotency_key")
+        try:
+            return found[0].decode("utf-8")
+        except UnicodeDecodeError:
+            raise ApiProblem(
+                "invalid_idempotency_key", "The header is not UTF-8 text.", field="idempotency_key"
+            ) from None
 
 
 def missing(what: str, **details: str) -> Refusal:

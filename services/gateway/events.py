@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-from ryusen.errors import InvalidValue
-from ryusen.protocol.values import check_value
 
 from keyspace.layout import EVENT, EVENT_LIST, EVENT_PAYLOAD, EXPANSION, MATCH
 from keyspace.records.event import EventRecord, ExpansionRecord, ExpansionState
@@ -13,18 +11,16 @@ from keyspace.transitions.accept_event import Submission as AcceptedSubmission
 from keyspace.transitions.create_workspace import require_workspace
 from keyspace.transitions.names import check_id
 from keyspace.tx import Tx
-from services.gateway.bodies import check_duplicates, decode_body
+from services.gateway.bodies import check_duplicates, check_portable, decode_body
 from services.gateway.cursors import ListQuery
 from services.gateway.endpoints import Answer, Call, missing
 from services.gateway.pages import PageRequest, read_rows
-from services.gateway.problems import ApiProblem
 from services.gateway.types import Event, EventSummary, Expansion, ExpansionSummary, Match, Page, Submission, Submitted
 
 __all__ = ["get_event", "list_events", "list_matches", "submit_event"]
 
 ENVELOPE_BYTES_MAX = 131_072
 """Room for everything around a payload: 16 correlation pairs and a name, each character written as an escape."""
-IDEMPOTENCY_HEADER = b"idempotency-key"
 
 _decoder = msgspec.json.Decoder(Submission)
 
@@ -36,10 +32,10 @@ async def submit_event(call: Call) -> Answer:
     wanted = decode_body(body, _decoder)
     payload = bytes(wanted.payload)
     submission = AcceptedSubmission(
-        wanted.name, payload, wanted.correlation, wanted.timestamp_ms, _idempotency_key(call)
+        wanted.name, payload, wanted.correlation, wanted.timestamp_ms, call.idempotency_key()
     )
     check_submission(submission, bytes_max)
-    _check_payload(payload)
+    check_portable(payload, "payload")
     check_duplicates(body, payload)
     event_id = call.gateway.keyspace.mint()
     acceptance = await call.transact(
@@ -136,28 +132,6 @@ async def _matches(tx: Tx, workspace: str, event_id: str, request: PageRequest) 
             )
         )
     return Page(items=items, next_cursor=found.next_cursor)
-
-
-def _idempotency_key(call: Call) -> str | None:
-    """Return the caller's key as text, None when the header is absent; an empty one stays empty and is refused later."""
-    found = [value for name, value in call.request.headers.raw if name.lower() == IDEMPOTENCY_HEADER]
-    if not found:
-        return None
-    if len(found) > 1:
-        raise ApiProblem("invalid_idempotency_key", "The header stands twice.", field="idempotency_key")
-    try:
-        return found[0].decode("utf-8")
-    except UnicodeDecodeError:
-        raise ApiProblem("invalid_idempotency_key", "The header is not UTF-8 text.", field="idempotency_key") from None
-
-
-def _check_payload(payload: bytes) -> None:
-    try:
-        check_value(payload)
-    except InvalidValue as error:
-        raise ApiProblem(
-            "invalid_value", f"The payload is no portable value: {error.reason}", field="payload", path=error.path
-        ) from None
 
 
 def _submitted(acceptance: Acceptance) -> Submitted:

@@ -53,6 +53,7 @@ def _operation(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
         for name in _ELEMENT.findall(endpoint.path)
     ] + [
         {"name": parameter.name, "in": parameter.place, "description": parameter.meaning, "schema": parameter.schema}
+        | ({"required": True} if parameter.is_required else {})
         for parameter in endpoint.parameters
     ]
     good = {"description": "Done.", "content": {endpoint.media_type: {"schema": by_type[str(endpoint.answer)]}}}

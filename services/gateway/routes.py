@@ -10,9 +10,10 @@ from keyspace.limits import (
     LIST_PAGE_ITEMS_DEFAULT,
     LIST_PAGE_ITEMS_MAX,
 )
-from services.gateway import events, histories, manifests, runs, steps, workspaces
+from services.gateway import attempts, events, histories, manifests, runs, steps, workspaces
 from services.gateway.auth import Action
 from services.gateway.endpoints import Endpoint, Parameter
+from services.gateway.operator_types import Cancellation, Resolution, ResolutionRequest, UnresolvedAttempt
 from services.gateway.types import (
     Activated,
     Activation,
@@ -64,6 +65,14 @@ _IDEMPOTENCY_KEY = Parameter(
     "with one key are one event; a different one is refused. The payload counts as bytes: reordered members are different.",
     {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_BYTES_MAX},
     "header",
+)
+_COMMAND_KEY = Parameter(
+    "Idempotency-Key",
+    f"Required. Makes repeating the command harmless for as long as the run lives: 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes of "
+    "text, not blank. The same command with the same key answers what was recorded; another command is refused.",
+    _IDEMPOTENCY_KEY.schema,
+    "header",
+    is_required=True,
 )
 _QUERY = ("invalid_query", "invalid_cursor")
 _BODY = ("malformed_body", "invalid_body", "body_too_large", "body_timeout")
@@ -136,6 +145,32 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         name="get_run", method="GET", path=_RUN, action=Action.READ,
         handler=runs.get_run, answer=Run, summary="Read a run with its input and output.",
+    ),
+    Endpoint(
+        name="cancel_run", method="POST", path=_RUN + "/cancel", action=Action.CANCEL,
+        handler=runs.cancel, answer=Cancellation,
+        summary="Cancel a run: no forward work starts any more. Work that had begun is not stopped; its outcome is waited for.",
+        problems=("stop_conflict",),
+    ),
+    Endpoint(
+        name="list_attempts", method="GET", path=_WORKSPACE + "/attempts", action=Action.READ,
+        handler=attempts.list_attempts, answer=Page[UnresolvedAttempt],
+        parameters=(
+            Parameter("unresolved", "Always true: only attempts whose outcome is unknown are listed across runs.",
+                      {"type": "boolean", "const": True, "default": True}),
+            *_PAGE,
+        ),
+        summary="List the attempts whose outcome is unknown, by run.", problems=(*_QUERY, "unsupported_filter"),
+    ),
+    Endpoint(
+        name="resolve_attempt", method="POST", path=_RUN + "/steps/{step}/attempts/{generation}/resolve",
+        action=Action.RESOLVE, handler=attempts.resolve, body=ResolutionRequest, answer=Resolution,
+        parameters=(_COMMAND_KEY,),
+        summary="Settle an attempt whose outcome is unknown: supply its success, declare its failure, or authorize a retry.",
+        problems=(
+            *_BODY, "invalid_idempotency_key", "invalid_value", "invalid_text", "invalid_name", "value_too_large",
+            "idempotency_conflict", "stale_attempt", "retry_forbidden", "deadline_elapsed", "replay_budget",
+        ),
     ),
     Endpoint(
         name="list_steps", method="GET", path=_RUN + "/steps", action=Action.READ,

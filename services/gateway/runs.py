@@ -11,15 +11,17 @@ from keyspace.records.work import ItemRecord
 from keyspace.store.api import KeyRange
 from keyspace.transitions.create_workspace import require_workspace
 from keyspace.transitions.names import check_id
+from keyspace.transitions.stop_run import StopOutcome, StopReply, cancel_run
 from keyspace.tx import Tx
 from keyspace.waiting import waiting_for
 from services.gateway.cursors import ListQuery
 from services.gateway.endpoints import Answer, Call, missing
+from services.gateway.operator_types import Cancellation
 from services.gateway.pages import PageRequest, read_rows
 from services.gateway.problems import ApiProblem
 from services.gateway.types import Failure, Page, Run, RunSummary, Unwind, Waiting
 
-__all__ = ["STATUSES", "failure_view", "get_run", "list_runs", "load_run", "raw_details"]
+__all__ = ["STATUSES", "cancel", "failure_view", "get_run", "list_runs", "load_run", "raw_details"]
 
 STATUSES = tuple(phase.value for phase in Phase if phase is not Phase.TERMINAL) + tuple(
     execution.value for execution in Execution
@@ -69,6 +71,45 @@ async def get_run(call: Call) -> Answer:
         return _detail(run, item, tx.now_ms, payload, output)
 
     return Answer(await call.transact("get_run", read))
+
+
+async def cancel(call: Call) -> Answer:
+    """Commit a cancellation and say what it came to; it never claims that running work has stopped (case 020)."""
+    run_id = call.parts["run"]
+    reply = await call.transact(
+        "cancel_run", lambda tx: cancel_run(tx, call.workspace, run_id, by=call.identity.key_id)
+    )
+    status = (
+        reply.phase.value if reply.execution is None or reply.phase is not Phase.TERMINAL else reply.execution.value
+    )
+    return Answer(
+        Cancellation(
+            run=run_id,
+            outcome=reply.outcome.value,
+            phase=reply.phase.value,
+            status=status,
+            execution=reply.execution and reply.execution.value,
+            recovery=reply.recovery and reply.recovery.value,
+            settling=reply.is_settling,
+            explanation=_explain(reply, status),
+        )
+    )
+
+
+def _explain(reply: StopReply, status: str) -> str:
+    if reply.outcome is StopOutcome.ALREADY_TERMINAL:
+        return f"The run had already ended as {status}; nothing changed."
+    if reply.outcome is StopOutcome.ALREADY_ENDING:
+        return "The run's function had already failed and its completed steps are being undone; nothing changed."
+    first = "It was cancelled before; nothing changed." if reply.outcome is StopOutcome.REPEATED else ""
+    then = {
+        Phase.TERMINAL: "The run has ended as cancelled: no completed step had to be undone.",
+        Phase.COMPENSATING: "No forward work starts any more; completed steps are being undone.",
+    }.get(
+        reply.phase,
+        "No forward work starts any more; a step that had begun, or whose outcome is unknown, is still waited for.",
+    )
+    return f"{first} {then}".strip()
 
 
 async def load_run(tx: Tx, workspace: str, run_id: str) -> RunRecord:
