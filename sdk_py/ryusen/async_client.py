@@ -20,6 +20,7 @@ from ryusen.clients.calls import (
     read_page,
     read_receipt,
 )
+from ryusen.clients.commands import Command
 from ryusen.clients.exchange import Attempt, Call, exchange, read_body
 from ryusen.clients.streams import Following
 from ryusen.clients.transport import (
@@ -127,6 +128,28 @@ class AsyncClient:
     async def step(self, run: str, step: str) -> dict[str, Any]:
         """Return one step with its value."""
         return as_object(await self._ask(self._calls.step(run, step)))
+
+    async def cancel(self, run: str) -> dict[str, Any]:
+        """Cancel a run (see `Client.cancel`)."""
+        return as_object(await self._ask(self._calls.cancel(run)))
+
+    async def unresolved(self, *, limit: int | None = None, cursor: str | None = None) -> Page:
+        """Return a page of the attempts whose outcome is unknown, of all runs."""
+        return read_page(await self._ask(self._calls.unresolved(limit, cursor)))
+
+    async def resolve(
+        self,
+        run: str,
+        step: str,
+        generation: int,
+        command: Command,
+        *,
+        idempotency_key: str,
+        compensation: bool = False,
+    ) -> dict[str, Any]:
+        """Settle an attempt whose outcome is unknown (see `Client.resolve`)."""
+        call = self._calls.resolve(run, step, generation, command, idempotency_key, compensation)
+        return as_object(await self._ask(call))
 
     async def history(self, run: str, *, after: int = 0, limit: int | None = None) -> HistoryPage:
         """Return a page of a run's history, after the entry with the ordinal `after`."""

@@ -20,6 +20,7 @@ from ryusen.clients.calls import (
     read_page,
     read_receipt,
 )
+from ryusen.clients.commands import AuthorizeRetry, Command, DeclareFailure, SupplySuccess
 from ryusen.clients.exchange import Attempt, Call, exchange, read_body
 from ryusen.clients.streams import Following
 from ryusen.clients.transport import (
@@ -33,14 +34,14 @@ from ryusen.clients.transport import (
 )
 from ryusen.protocol.manifest import Manifest
 
-__all__ = ["Client", "EventReceipt", "HistoryPage", "Page"]
+__all__ = ["AuthorizeRetry", "Client", "DeclareFailure", "EventReceipt", "HistoryPage", "Page", "SupplySuccess"]
 
 
 class Client:
     """A client of one workspace; use it as a context manager, or call `close`.
 
-    Reads, and submissions with an idempotency key, are tried again a few times when the service does not answer; nothing else
-    is. Answers that are not receipts, pages or numbers are plain dicts with the members that the API documents.
+    Reads, cancellations, and submissions and resolutions with an idempotency key are tried again a few times when the service
+    does not answer; nothing else is. Answers that are not receipts, pages or numbers are plain dicts with the members that the API documents.
 
     Args:
         url: the gateway's address, such as http://127.0.0.1:8080.
@@ -142,6 +143,50 @@ class Client:
     def step(self, run: str, step: str) -> dict[str, Any]:
         """Return one step with its value."""
         return as_object(self._ask(self._calls.step(run, step)))
+
+    def cancel(self, run: str) -> dict[str, Any]:
+        """Cancel a run; return what that came to.
+
+        No forward work starts any more. Work that had begun is not stopped: `settling` says that its outcome is waited for.
+        `outcome` is `accepted`, `repeated`, `already_ending` or `already_terminal`; then `execution` says how it had ended.
+
+        Raises:
+            ApiError: the service refused it; `stop_conflict` when the run was stopped for another reason first.
+        """
+        return as_object(self._ask(self._calls.cancel(run)))
+
+    def unresolved(self, *, limit: int | None = None, cursor: str | None = None) -> Page:
+        """Return a page of the attempts whose outcome is unknown, of all runs."""
+        return read_page(self._ask(self._calls.unresolved(limit, cursor)))
+
+    def resolve(
+        self,
+        run: str,
+        step: str,
+        generation: int,
+        command: Command,
+        *,
+        idempotency_key: str,
+        compensation: bool = False,
+    ) -> dict[str, Any]:
+        """Settle an attempt whose outcome is unknown; return what was recorded, and `consequence` in words.
+
+        Args:
+            run: the run's id.
+            step: the step's id.
+            generation: which attempt, as `unresolved` names it; another one is never touched.
+            command: `SupplySuccess`, `DeclareFailure` or `AuthorizeRetry`.
+            idempotency_key: the same command with the same key answers what was recorded; 1 to 256 printable ASCII characters.
+            compensation: the attempt is one of the step's undo.
+
+        Raises:
+            InvalidValue: the value has no portable encoding.
+            ApiError: the service refused it: `idempotency_conflict` (the key was used for another command), `stale_attempt`
+                (not unresolved in this generation), `retry_forbidden` or `deadline_elapsed` (the run was stopped).
+            Unreachable: no answer; send the same command with the same key again.
+        """
+        call = self._calls.resolve(run, step, generation, command, idempotency_key, compensation)
+        return as_object(self._ask(call))
 
     def history(self, run: str, *, after: int = 0, limit: int | None = None) -> HistoryPage:
         """Return a page of a run's history, after the entry with the ordinal `after`."""

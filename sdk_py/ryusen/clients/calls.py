@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ryusen.app import App
+from ryusen.clients.commands import Command, body_of
 from ryusen.clients.exchange import Call, path_of
 from ryusen.errors import ApiError, ConfigurationError
 from ryusen.protocol.manifest import Manifest, encode_manifest, validate_manifest
@@ -100,12 +101,7 @@ class Calls:
             body["timestamp_ms"] = timestamp_ms
         headers: dict[str, str] = {}
         if idempotency_key is not None:
-            fine = (
-                1 <= len(idempotency_key) <= KEY_CHARS_MAX
-                and idempotency_key.isascii()
-                and idempotency_key.isprintable()
-            )
-            _require(None if fine else f"must be 1 to {KEY_CHARS_MAX} printable ASCII characters", "idempotency key")
+            _require(_key_fault(idempotency_key), "idempotency key")
             headers["Idempotency-Key"] = idempotency_key
         is_safe = idempotency_key is not None
         return Call("POST", path_of(*self._root, "events"), body=_encode(body), headers=headers, is_safe=is_safe)
@@ -139,6 +135,26 @@ class Calls:
     def step(self, run: str, step: str) -> Call:
         """Return the call that reads one step with its value."""
         return self._get("runs", run, "steps", step)
+
+    def cancel(self, run: str) -> Call:
+        """Return the call that cancels a run; cancelling twice does what cancelling once does."""
+        return Call("POST", path_of(*self._root, "runs", run, "cancel"), is_safe=True)
+
+    def unresolved(self, limit: int | None, cursor: str | None) -> Call:
+        """Return the call that lists the attempts whose outcome is unknown."""
+        return self._get("attempts", unresolved="true", limit=limit, cursor=cursor)
+
+    def resolve(
+        self, run: str, step: str, generation: int, command: Command, idempotency_key: str, is_compensation: bool
+    ) -> Call:
+        """Return the call that settles an attempt of unknown outcome."""
+        _require(_key_fault(idempotency_key), "idempotency key")
+        body = body_of(command)
+        if is_compensation:
+            body["direction"] = "compensation"
+        path = path_of(*self._root, "runs", run, "steps", step, "attempts", str(generation), "resolve")
+        headers = {"Idempotency-Key": idempotency_key}
+        return Call("POST", path, body=_encode(body), headers=headers, is_safe=True)
 
     def history(self, run: str, after: int, limit: int | None) -> Call:
         """Return the call that reads a page of a run's history."""
@@ -217,6 +233,11 @@ def _encode(body: dict[str, Any]) -> bytes:
 def _annotation_of(payload: object) -> Any:
     # A payload has no annotation: a model's own type says how to spell it; a set or a Decimal would tell its reader nothing.
     return type(payload) if is_model(type(payload)) else UNTYPED
+
+
+def _key_fault(key: str) -> str | None:
+    is_fine = 1 <= len(key) <= KEY_CHARS_MAX and key.isascii() and key.isprintable()
+    return None if is_fine else f"must be 1 to {KEY_CHARS_MAX} printable ASCII characters"
 
 
 def _require(fault: str | None, what: str) -> None:

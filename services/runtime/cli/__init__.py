@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from services.runtime.cli.attempts import attempts
 from services.runtime.cli.checks import fsck
 from services.runtime.cli.dev import dev
 from services.runtime.cli.events import events
@@ -35,6 +36,7 @@ for _command in (
     show_config,
     events,
     runs,
+    attempts,
     manifests,
     routing,
     workspaces,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from services.runtime.cli.api import Api, api_options
-from services.runtime.cli.options import as_json
+from services.runtime.cli.options import as_json, json_text
 from services.runtime.cli.output import instant, pairs, print_json, print_table
 
 __all__ = ["events"]
@@ -43,7 +41,7 @@ def submit(
 ) -> None:
     """Submit an event named NAME. Its payload travels as the text it is given in."""
     api = _api(where)
-    body: dict[str, Any] = {"name": name, "payload": msgspec.Raw(_payload(payload))}
+    body: dict[str, Any] = {"name": name, "payload": msgspec.Raw(json_text(payload, "payload"))}
     if correlations:
         body["correlation"] = _pairs(correlations)
     if timestamp_ms is not None:
@@ -118,23 +116,6 @@ def list_(count: int, is_json: bool, **where: str) -> None:
 
 def _api(where: dict[str, str]) -> Api:
     return Api(where["url"], where["key"], where["workspace"])
-
-
-def _payload(text: str) -> bytes:
-    if text == "-":
-        data = sys.stdin.buffer.read()
-    elif text.startswith("@"):
-        try:
-            data = Path(text[1:]).read_bytes()
-        except OSError as error:
-            raise click.UsageError(f"the payload's file cannot be read: {error}") from None
-    else:
-        data = text.encode("utf-8", "surrogateescape")
-    try:
-        msgspec.json.decode(data, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"the payload is not JSON text: {error}") from None
-    return data.strip()
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from services.runtime.config import CONFIG_FILE_VARIABLE, Config, ConfigError, load_config
 from services.runtime.running import ExitCode
 from services.runtime.settings import SETTINGS, Group, Setting
 
-__all__ = ["as_json", "config_of", "settings_options"]
+__all__ = ["as_json", "config_of", "confirm", "json_text", "settings_options", "without_asking"]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -53,6 +54,47 @@ def config_of(options: dict[str, Any]) -> Config:
 def as_json(function: Decorated) -> Decorated:
     """Give a command --json."""
     return click.option("--json", "is_json", is_flag=True, help="Print one JSON document instead of a table.")(function)
+
+
+def without_asking(function: Decorated) -> Decorated:
+    """Give a command --yes."""
+    return click.option("--yes", "-y", "is_yes", is_flag=True, help="Do not ask, even on a terminal.")(function)
+
+
+def confirm(question: str, *, is_yes: bool) -> None:
+    """Ask a person on a terminal, on standard error; a script is not asked.
+
+    Raises:
+        Abort: the answer was no.
+    """
+    if not is_yes and sys.stdin.isatty():
+        click.confirm(question, abort=True, err=True)
+
+
+def json_text(text: str, what: str) -> bytes:
+    """Return the JSON text that an option gives: itself, @FILE, or - for standard input. Its bytes are not changed.
+
+    Args:
+        text: the option's value.
+        what: what it is called in messages.
+
+    Raises:
+        UsageError: the file cannot be read, or the text is not JSON.
+    """
+    if text == "-":
+        data = sys.stdin.buffer.read()
+    elif text.startswith("@"):
+        try:
+            data = Path(text[1:]).read_bytes()
+        except OSError as error:
+            raise click.UsageError(f"the {what}'s file cannot be read: {error}") from None
+    else:
+        data = text.encode("utf-8", "surrogateescape")
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"the {what} is not JSON text: {error}") from None
+    return data.strip()
 
 
 def _metavar(setting: Setting) -> str:

@@ -1,4 +1,4 @@
-"""`ryusen runs`: list, show, history."""
+"""`ryusen runs`: list, show, history, cancel."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import msgspec
 from ryusen.clients.streams import FAILURES_MAX, Following
 
 from services.runtime.cli.api import Api, Refused, api_options
-from services.runtime.cli.options import as_json
-from services.runtime.cli.output import instant, pairs, print_json, print_table, styled_status
+from services.runtime.cli.options import as_json, confirm, without_asking
+from services.runtime.cli.output import instant, pairs, print_json, print_table, styled_status, warn
 
 __all__ = ["runs"]
 
@@ -24,7 +24,7 @@ RECONNECT_S = 1.0
 
 @click.group()
 def runs() -> None:
-    """Read runs."""
+    """Read and cancel runs."""
 
 
 @runs.command("list")
@@ -124,6 +124,47 @@ def history(run: str, after: int, is_follow: bool, is_json: bool, **where: str) 
         begun_ms = entry["at_ms"] if begun_ms is None else begun_ms
         seconds = (entry["at_ms"] - begun_ms) / 1_000
         click.echo(f"{entry['ordinal']:>5}  {seconds:>9.3f} s  {entry['kind']:<26} {pairs(entry['data'])}")
+
+
+@runs.command()
+@click.argument("run")
+@without_asking
+@api_options
+@as_json
+def cancel(run: str, is_yes: bool, is_json: bool, **where: str) -> None:
+    """Cancel a run: no forward work starts any more, and completed steps are undone.
+
+    Work that has begun is not stopped; its outcome is waited for. Cancelling twice changes nothing.
+    """
+    api = _api(where)
+    found = api.read(api.path("runs", run))
+    warn(_intention(found))
+    confirm("Cancel it?", is_yes=is_yes)
+    answer = api.ask("POST", api.path("runs", run, "cancel"))
+    if is_json:
+        print_json(answer)
+        return
+    done = msgspec.json.decode(answer)
+    click.echo(
+        f"{done['run']} {done['outcome']}: {done['status']}" + (f", {done['recovery']}" if done["recovery"] else "")
+    )
+    click.echo(done["explanation"], err=True)
+
+
+def _intention(run: dict[str, Any]) -> str:
+    """Return what cancelling a run as it stands will do."""
+    name = f"{run['application']}/{run['function']}"
+    if run["phase"] == "terminal":
+        return f"{name} has ended as {run['status']}; cancelling it changes nothing"
+    if run["phase"] in ("cancelling", "compensating"):
+        return f"{name} is {run['status']} already; cancelling it again changes nothing"
+    begun = {
+        "running": "what is running now goes on and its outcome is waited for, then ",
+        "operator": "the attempt of unknown outcome must be settled, then ",
+    }.get(run["waiting"]["word"], "")
+    count = run["completion_count"]
+    undone = f"the undo of {count} completed steps begins" if count else "it ends, with nothing to undo"
+    return f"{name} is {run['status']} ({run['waiting']['sentence']}); no forward work will start any more, {begun}{undone}"
 
 
 def _pages(api: Api, run: str, after: int) -> Iterator[dict[str, Any]]:
