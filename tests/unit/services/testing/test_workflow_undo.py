@@ -27,6 +27,7 @@ async def boom() -> None:
     raise NonRetryable("out of stock")
 
 
+@pytest.mark.case(55)
 def test_steps_are_undone_in_reverse_order_with_their_recorded_results(workflow: WorkflowTest) -> None:
     """Case 055; RFD 1, "The initial engine visits completed steps sequentially in reverse completion order"."""
     undone: list[str] = []
