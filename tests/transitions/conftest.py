@@ -24,17 +24,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(
-    params=[
-        "memory",
-        pytest.param(
-            "fdb",
-            marks=pytest.mark.skipif(
-                not CLUSTER_FILE, reason="no FoundationDB cluster: FDB_CLUSTER_FILE is not set, so nothing ran on one"
-            ),
-        ),
-    ]
-)
+STORES = ["memory", "fdb"] if CLUSTER_FILE else ["memory"]
+
+
+@pytest.fixture(params=STORES)
 async def empty(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[World]:
     """A keyspace with nothing in it; on a cluster it has a key prefix of its own, cleared afterwards."""
     if request.param == "memory":
