@@ -70,6 +70,7 @@ TOPOLOGIES: tuple[Topology, ...] = (
     Topology(name="bare", meaning="The servers without a worker: submissions are measured alone.", workers=0),
     Topology(name="gateways", meaning="Three gateways over one store: callers race.", gateways=3),
     Topology(name="pairs", meaning="Two processes of each role: one of each may die.", gateways=2, fanouts=2, dispatchers=2, workers=2),
+    Topology(name="rolling", meaning="Two dispatchers, four workers: a pair of the release that comes, a pair of the one that goes.", dispatchers=2, workers=4),
     Topology(name="fleet", meaning="One server of each role, five workers: some of them crash.", workers=5),
 )  # fmt: skip
 """The table."""
