@@ -42,11 +42,6 @@ class Footprint:
         self.stamp_reaches: list[KeyRange] = []
         """Where stamped keys may come to lie; the commit conflicts where they do."""
 
-    @property
-    def has_read_conflicts(self) -> bool:
-        """Whether the commit depends on anything read."""
-        return bool(self.read_keys or self.read_ranges)
-
     def read_key(self, key: bytes) -> None:
         """Depend on one key."""
         self.read_keys.add(key)

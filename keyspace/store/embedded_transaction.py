@@ -339,7 +339,9 @@ class EmbeddedTransaction:
         size_bytes, limit = footprint.size_bytes, sizes.TRANSACTION_BYTES_MAX
         if size_bytes > limit:
             raise TransactionTooLarge(f"the transaction exceeds the byte limit bytes={size_bytes} limit={limit}")
-        if footprint.has_read_conflicts and self._view.is_too_old():
+        if self._view.is_too_old():
+            # Also when all reads were snapshot reads: a cluster's client makes every writer conflict with itself, and so
+            # it depends on its read version.
             raise TransactionTooOld()
         self._expect_watched()
         request = CommitRequest(
