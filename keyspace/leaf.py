@@ -65,8 +65,9 @@ class ElementType:
     """Returns the element as transitions know it; raises ValueError for one of another type."""
 
 
-# Names and ids recur in key after key, and looking a packed one up costs a sixth of packing it.
+# Names, ids and numbers recur in key after key, and looking a packed one up costs a fraction of packing it.
 _pack_name = lru_cache(maxsize=ELEMENT_CACHE_ITEMS)(pack_str)
+_pack_number = lru_cache(maxsize=ELEMENT_CACHE_ITEMS)(pack_int)
 
 
 @lru_cache(maxsize=ELEMENT_CACHE_ITEMS)
@@ -102,7 +103,7 @@ Name = ElementType("name", _pack_name, _restore_str)
 """A caller's name: workspace, application, function, event, binding, step id."""
 Text = ElementType("text", _pack_name, _restore_str)
 """A word of our own."""
-Int = ElementType("int", pack_int, _restore_int)
+Int = ElementType("int", _pack_number, _restore_int)
 Id = ElementType("id", _pack_id, _restore_id)
 """Sixteen bytes; 32 hexadecimal digits outside the key."""
 Stamp = ElementType("stamp", pack_stamp, _restore_stamp)
@@ -121,7 +122,10 @@ def _head(leaf: Leaf[Any], values: tuple[Any, ...]) -> bytes:
     return leaf.pack(values)
 
 
-def _plan_of(shape: tuple[int | ElementType, ...]) -> tuple[bytes, tuple[tuple[Callable[[Any], bytes], bytes], ...]]:
+_Plan = tuple[tuple[Callable[[Any], bytes], bytes], ...]
+
+
+def _plan_of(shape: tuple[int | ElementType, ...]) -> tuple[bytes, _Plan]:
     """Return the packed constants before the first element, and for each element how it packs and what follows it."""
     lead = b""
     plan: list[tuple[Callable[[Any], bytes], bytes]] = []
@@ -134,6 +138,13 @@ def _plan_of(shape: tuple[int | ElementType, ...]) -> tuple[bytes, tuple[tuple[C
         else:
             lead += pack_int(part)
     return lead, tuple(plan)
+
+
+def _joined(packed: bytes, plan: _Plan, values: tuple[Any, ...]) -> bytes:
+    """Return `packed` and what follows it for `values`, as far as they go."""
+    for (pack, following), value in zip(plan, values):  # noqa: B905 - saying strict=False costs as much as packing a number
+        packed += pack(value) + following if following else pack(value)
+    return packed
 
 
 class Leaf(Generic[R]):
@@ -199,20 +210,13 @@ class Leaf(Generic[R]):
 
     def pack(self, values: tuple[Any, ...]) -> bytes:
         """Return the packed leading elements for `values`, with the constants that follow each of them."""
-        packed = self._lead
-        for (pack, following), value in zip(self._plan, values, strict=False):
-            packed += pack(value) + following
-        return packed
+        return _joined(self._lead, self._plan, values)
 
     def _tail(self, values: tuple[Any, ...]) -> bytes:
         cached = self.cached
         if not cached:
-            return self.pack(values)
-        packed = _head(self, values[:cached])
-        if len(values) > cached:
-            for (pack, following), value in zip(self._rest, values[cached:], strict=False):
-                packed += pack(value) + following
-        return packed
+            return _joined(self._lead, self._plan, values)
+        return _joined(_head(self, values[:cached]), self._rest, values[cached:])
 
     def _key(self, *values: Any) -> Key[R]:
         assert len(values) == self.fixed, f"{self.name} takes {self.fixed} elements"
