@@ -31,11 +31,12 @@ class SettledStep(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """The input and the settled steps of a run; `target` is the step an effect belongs to."""
+    """The input and the settled steps of a run; `target` is the step an effect belongs to, with its value if completed."""
 
     input: bytes
     settled: list[SettledStep]
     target: StepRecord | None
+    target_value: bytes | None = None
 
 
 async def load_assignment(tx: Tx, workspace: str, run: RunRecord, step_id: str | None) -> Assignment:
@@ -57,7 +58,10 @@ async def load_assignment(tx: Tx, workspace: str, run: RunRecord, step_id: str |
     if len(order) != len(is_settled) or set(order) != is_settled:
         raise CorruptRecord(record="SETTLED", reason="not the settled steps", run=run.run_id, entries=len(order))
     settled = [settled_step(steps[known], b"".join(values.get(known, ()))) for known in order]
-    return Assignment(payload, settled, steps.get(step_id) if step_id is not None else None)
+    if step_id is None:
+        return Assignment(payload, settled, None)
+    found = next((step.value for step in settled if step.step_id == step_id), None)
+    return Assignment(payload, settled, steps.get(step_id), found)
 
 
 async def load_progress(tx: Tx, workspace: str, run: RunRecord, step_id: str | None, base: int) -> Assignment:
@@ -75,15 +79,20 @@ async def load_progress(tx: Tx, workspace: str, run: RunRecord, step_id: str | N
     """
     ids: list[str] = []
     if base < run.settled_count:
-        span = SETTLED.span(workspace, run.run_id)
-        after = KeyRange(SETTLED.at(workspace, run.run_id, base + 1).data, span.end)
-        ids = [SETTLED.codec.decode(value) for _, value in await _all(tx, after)]
+        first, last = (SETTLED.at(workspace, run.run_id, number + 1).data for number in (base, run.settled_count))
+        ids = [SETTLED.codec.decode(value) for _, value in await _all(tx, KeyRange(first, last))]
+        if len(ids) != run.settled_count - base:
+            raise CorruptRecord(record="SETTLED", reason="has a gap", run=run.run_id, entries=len(ids), base=base)
     wanted = [*ids, *([step_id] if step_id is not None else [])]
     found = await tx.load_all((STEP.at(workspace, run.run_id, one) for one in wanted), snapshot=True)
     steps = _present(run, found[: len(ids)])
     values = await _values(tx, workspace, run, steps)
     settled = [settled_step(step, values.get(step.step_id, b"")) for step in steps]
-    return Assignment(b"null", settled, found[-1] if step_id is not None else None)
+    if step_id is None:
+        return Assignment(b"null", settled, None)
+    target = found[-1]
+    of_target = await _values(tx, workspace, run, [target]) if target is not None else {}
+    return Assignment(b"null", settled, target, of_target.get(step_id))
 
 
 def settled_step(step: StepRecord, value: bytes) -> SettledStep:

@@ -2,41 +2,61 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from ryusen.protocol.frames import Assign, Failure, StepMemo
+from ryusen.protocol.replay import extend_digest, first_digest
 
-from keyspace.assignment import Assignment, SettledStep, load_assignment
+from keyspace.assignment import Assignment, SettledStep, load_assignment, load_progress
 from keyspace.keyspace import Keyspace
 from keyspace.records.work import WorkKind
 from keyspace.transitions.lease_items import Delivery
 from keyspace.transitions.work import direction_of
 from services.dispatcher.refs import ref_of
+from services.dispatcher.replays import Sent
 
 __all__ = ["build_assign", "load_assign"]
 
 
-async def load_assign(keyspace: Keyspace, delivery: Delivery, request: str) -> Assign:
-    """Read what the worker needs for `delivery`, in a read-only transaction, and return the frame.
+async def load_assign(
+    keyspace: Keyspace, delivery: Delivery, request: str, known: Sent | None = None
+) -> tuple[Assign, Sent]:
+    """Read what the worker needs for `delivery`, in a read-only transaction; return the frame and what it has with it.
+
+    Args:
+        keyspace: where.
+        delivery: what was leased.
+        request: the id it is assigned under.
+        known: what the worker has of the run's replay.
 
     Raises:
         StoreError: the store did not let it be read.
         CorruptRecord: what is stored does not add up.
     """
     item, run = delivery.item, delivery.run
-    assignment = await keyspace.transact(
-        "load_assignment", lambda tx: load_assignment(tx, delivery.workspace, run, item.step_id)
+    if known is None or known.step_count > run.settled_count:
+        assignment = await keyspace.transact(
+            "load_assignment", lambda tx: load_assignment(tx, delivery.workspace, run, item.step_id)
+        )
+        frame = build_assign(delivery, assignment, request)
+        digest = first_digest(run.run_id, assignment.input)
+        return frame, Sent(len(frame.memo), extend_digest(digest, frame.memo))
+    progress = await keyspace.transact(
+        "load_progress", lambda tx: load_progress(tx, delivery.workspace, run, item.step_id, known.step_count)
     )
-    return build_assign(delivery, assignment, request)
+    frame = build_assign(delivery, progress, request)
+    frame = msgspec.structs.replace(frame, base=known.step_count, base_digest=known.digest)
+    return frame, Sent(known.step_count + len(frame.memo), extend_digest(known.digest, frame.memo))
 
 
 def build_assign(delivery: Delivery, assignment: Assignment, request: str) -> Assign:
     """Return the frame that assigns `delivery` under the id `request`."""
     item, run, target = delivery.item, delivery.run, assignment.target
     memo = [_memo(step) for step in assignment.settled]
-    result = None
-    if item.kind is WorkKind.COMPENSATION:
-        result = next((step.value for step in memo if step.id == item.step_id), None)
-    extra = {} if result is None else {"result": result}
+    value = assignment.target_value if item.kind is WorkKind.COMPENSATION else None
+    result = None if value is None else msgspec.Raw(value)
+    extra: dict[str, Any] = {} if result is None else {"result": result}
     return Assign(
         request=request,
         ref=ref_of(item),

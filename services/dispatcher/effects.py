@@ -35,9 +35,10 @@ class Send:
 
 @dataclass(frozen=True)
 class Load:
-    """Read the assignment of a delivery and hand it to `SessionCore.loaded`."""
+    """Read the assignment of a delivery and hand it to `SessionCore.loaded`; `is_full`: whatever its worker was sent before."""
 
     held: Held
+    is_full: bool = False
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ from services.dispatcher.options import (
 )
 from services.dispatcher.peer import Peer, PeerGone
 from services.dispatcher.releases import Standing
+from services.dispatcher.replays import Replays, Sent
 from services.dispatcher.session_core import BAD_FRAME, SessionCore
 from services.dispatcher.settlement import Outcome, settle
 from services.dispatcher.work_effects import WorkEffects
@@ -132,6 +133,7 @@ class WorkerSession:
         self._limiter = limiter
         self._on_room = on_room
         self._on_leaving = on_leaving
+        self._replays = Replays() if core.keeps_replays else None
         self._loads = anyio.CapacityLimiter(LOADS_MAX)
         self._outbox: deque[tuple[ServerFrame, anyio.Event | None]] = deque()
         self._sendable = anyio.Event()
@@ -284,7 +286,7 @@ class WorkerSession:
 
     async def _do(self, effect: Effect) -> None:
         if isinstance(effect, Load):
-            await self._load(effect.held)
+            await self._load(effect.held, is_full=effect.is_full)
             return
         if isinstance(effect, Wait):
             # Not counted among the handlers: a hold that is over by its answer must not keep the reader from reading.
@@ -305,21 +307,28 @@ class WorkerSession:
             self._handler_count -= 1
             self._has_ended_one.set()
 
-    async def _load(self, held: Held) -> None:
+    async def _load(self, held: Held, *, is_full: bool) -> None:
         delivery = held.delivery
         assert delivery is not None
 
-        async def body() -> Assign:
+        run_id = delivery.run.run_id
+
+        async def body() -> tuple[Assign, Sent]:
             async with self._limiter:
-                return await load_assign(self._work.keyspace, delivery, held.request)
+                known = self._replays.of(run_id) if self._replays is not None else None
+                return await load_assign(self._work.keyspace, delivery, held.request, known)
 
         async with self._loads:
-            frame = await self._work.tried("an assignment cannot be read", body)
-            effects = self.core.loaded(held, frame)
+            if is_full and self._replays is not None:
+                self._replays.forget(run_id)
+            loaded = await self._work.tried("an assignment cannot be read", body)
+            effects = self.core.loaded(held, None if loaded is None else loaded[0])
             sent = anyio.Event()
             for effect in effects:
                 if isinstance(effect, Send):
                     # The next assignment is read when this one is with the transport, so that a slow peer costs little.
+                    if self._replays is not None and loaded is not None:
+                        self._replays.remember(run_id, loaded[1])
                     self._send(effect.frame, sent)
                     self._work.metrics.assigned.inc()
                     await sent.wait()

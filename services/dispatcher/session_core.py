@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ryusen.protocol.frames import (
+    REPLAY,
     Answer,
     Assign,
     Bye,
     Drain,
     GiveBack,
     Hello,
+    NeedReplay,
     NotFound,
     Ready,
     Renew,
@@ -71,6 +73,7 @@ class SessionCore:
         release: the release it runs.
         functions: the names of the functions it serves.
         capacity: deliveries it may hold.
+        keeps_replays: whether the worker keeps what it was sent of a run's replay.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class SessionCore:
         self.release = hello.release
         self.functions = frozenset(offer.name for offer in hello.functions)
         self.capacity = hello.capacity
+        self.keeps_replays = REPLAY in hello.features
         self._held = {held.request: held for held in adopted}
         for held in self._held.values():
             held.lease_until_ms = now_ms + lease_ms
@@ -312,6 +316,8 @@ class SessionCore:
             return self._renew(frame)
         if isinstance(frame, GiveBack):
             return self._given_back(frame, now_ms)
+        if isinstance(frame, NeedReplay):
+            return self._load_again(frame)
         if isinstance(frame, Drain):
             self._is_draining = True
             return [Leaving()]
@@ -319,6 +325,13 @@ class SessionCore:
             self._is_leaving = self._is_bye = True
             return [CloseSession(), Close(NORMAL, "bye")]
         return [Close(BAD_FRAME, "unexpected_hello")]
+
+    def _load_again(self, frame: NeedReplay) -> list[Effect]:
+        held = self._held.get(frame.request)
+        if held is None or held.state is not HeldState.ASSIGNED or held.delivery is None:
+            return []
+        held.state = HeldState.LOADING
+        return [Load(held, is_full=True)]
 
     def _ready(self, frame: Ready) -> list[Effect]:
         held = self._held.get(frame.request)

@@ -7,6 +7,7 @@ The worker opens the connection with its bearer key in the upgrade request, says
     Callback, Compensation  assign -> ready -> start -> result -> settled
                             assign -> not_found -> settled          (current code has no such step or compensator)
                             assign -> give_back                     (not started; it goes back unharmed)
+                            assign(base) -> need_replay -> assign   (the worker no longer has what it was sent before)
                             ready  -> void                          (no longer wanted: settled elsewhere, expired, stopped)
 
 Continuation: a success may announce the pass that follows it on the same worker. The result frame goes first, then the
@@ -30,6 +31,7 @@ __all__ = [
     "CONTINUATION",
     "FRAME_BYTES_MAX",
     "PROTOCOL_VERSION",
+    "REPLAY",
     "Answer",
     "Assign",
     "Bye",
@@ -44,6 +46,7 @@ __all__ = [
     "GiveBack",
     "HeldWork",
     "Hello",
+    "NeedReplay",
     "NotFound",
     "Outcome",
     "Proceed",
@@ -72,6 +75,8 @@ PROTOCOL_VERSION = 1
 CODEC = "portable-json/1"
 CONTINUATION = "continuation"
 """The feature of a worker that goes on behind its own successes; a hello lists it among its features."""
+REPLAY = "replay"
+"""The feature of a worker that keeps what it was sent of a run's replay (`Assign.base`)."""
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 """The largest frame either side accepts: the replay budget of a run, its input and the frame around them."""
 
@@ -270,6 +275,12 @@ class GiveBack(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="give_
     reason: str = ""
 
 
+class NeedReplay(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="need_replay"):
+    """The worker does not have the settled steps that an assignment takes for known: send it again in full."""
+
+    request: str
+
+
 class Drain(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="drain"):
     """The sender is leaving. From a dispatcher: reconnect elsewhere. From a worker: assign nothing more; what it has, it ends."""
 
@@ -278,7 +289,7 @@ class Bye(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="bye"):
     """The worker ends by its own will and holds nothing."""
 
 
-WorkerFrame = Hello | Ready | Result | NotFound | Answer | Renew | GiveBack | Drain | Bye
+WorkerFrame = Hello | Ready | Result | NotFound | Answer | Renew | GiveBack | NeedReplay | Drain | Bye
 
 
 # ---- from the dispatcher
@@ -308,7 +319,11 @@ class Refused(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="refuse
 
 
 class Assign(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="assign"):
-    """Work leased for this session. A discovery is authorized already; the others wait for `start`."""
+    """Work leased for this session. A discovery is authorized already; the others wait for `start`.
+
+    `memo` lists settled steps in the order of settlement. With `base_digest`, a worker that keeps replays has the input and
+    the first `base` of them already, and their digest (`ryusen.protocol.replay`) is this one; they are not sent again.
+    """
 
     request: str
     ref: WorkRef
@@ -320,6 +335,8 @@ class Assign(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="assign"
     delivery: int = 1
     timeout_ms: int | None = None
     result: OptionalRaw = None
+    base: int = 0
+    base_digest: str = ""
 
 
 class Start(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="start"):

@@ -27,12 +27,14 @@ from ryusen.protocol.frames import (
     Assign,
     Bye,
     Cancel,
+    Complete,
     Declare,
     Drain,
     Failed,
     Failure,
     GiveBack,
     HeldWork,
+    NeedReplay,
     NotFound,
     Outcome,
     Proceed,
@@ -65,6 +67,7 @@ from ryusen.worker.effects import (
 from ryusen.worker.holdings import Holdings
 from ryusen.worker.passes import Ended, Turn
 from ryusen.worker.refusals import instead_of
+from ryusen.worker.replay import ReplayCache
 from ryusen.worker.work import (
     EXIT_REFUSED,
     EXIT_UNFINISHED,
@@ -89,6 +92,7 @@ class WorkerCore:
         self._identity = identity
         self._connection = Connection(identity)
         self._works = Holdings(identity.capacity)
+        self._replays = ReplayCache()
         self._exit_due_ms: float | None = None
         self._has_exited = False
 
@@ -181,9 +185,13 @@ class WorkerCore:
         if reason:
             effects.add(Send(GiveBack(request=request, ref=frame.ref, reason=reason)))
             return
+        full = self._replays.complete(frame)
+        if full is None:
+            effects.add(Send(NeedReplay(request=request)))
+            return
         work = Work(request, frame.ref, frame.function, frame.timeout_ms, now_ms)
         self._works.add(work)
-        effects.add(StartPass(request, frame, self._connection.value_bytes_max))
+        effects.add(StartPass(request, full, self._connection.value_bytes_max))
 
     def _reason_to_decline(self, frame: Assign) -> str:
         if self._exit_due_ms is not None:
@@ -219,6 +227,8 @@ class WorkerCore:
         self._forget_joint(frame.joint, effects)
         if frame.verdict != "refused":
             self._works.forget(work, effects)
+            if isinstance(work.frame, Answer) and isinstance(work.frame.ending, Complete):
+                self._replays.forget(work.ref.run)
             if frame.verdict == "stale":
                 self._drop_following(work, effects)  # a pass from a result that lost is void
             return

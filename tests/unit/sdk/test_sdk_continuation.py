@@ -280,7 +280,7 @@ def test_a_leaving_worker_starts_no_further_step() -> None:
 def test_a_leaving_worker_gives_back_the_pass_that_is_under_way() -> None:
     bench = following()
     bench.took(bench.core.drain(bench.now_ms, 3_000))
-    assert bench.sent() == [GiveBack(request="q1+", ref=ref(), reason="the worker is leaving")]
+    assert bench.sent() == [Drain(), GiveBack(request="q1+", ref=ref(), reason="the worker is leaving")]
     assert ClosePass("q1+") in bench.effects
     bench.get(Settled(request="q1", verdict="accepted"))
     assert isinstance(bench.effects[-1], Exit)

@@ -5,9 +5,12 @@ The SDK's own core and passes, the dispatcher's sessions and the real transition
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
+import ryusen.worker.core as worker_core
+from ryusen.worker.replay import ReplayCache
 from stories import STORIES, new_app
 from transitions.final_state import final_state
 from whole_rig import FrameFault, Whole, effects
@@ -114,3 +117,16 @@ async def test_a_fault_at_every_commit(story: str, faults: tuple[CommitFault, ..
         assert whole.stops == (faults[0] is CommitFault.STOP_AFTER)
         assert state == expected, f"{faults} at commit {number}, {plan.names[number - 1]}"
         assert "STALE" not in state, "nobody conflicts with themselves"
+
+
+@pytest.mark.parametrize("continues", [True, False], ids=["continuing", "queued"])
+@pytest.mark.parametrize("story", STORIES)
+async def test_a_worker_that_keeps_no_replays_comes_to_the_same(
+    story: str, continues: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay cache is only a cache: evicted at once, every assignment is asked for again in full."""
+    expected = await expected_of(story)
+    monkeypatch.setattr(worker_core, "ReplayCache", partial(ReplayCache, runs_max=0))
+    whole, state = await told(story, continues=continues)
+    assert state == expected
+    assert continues or story == "empty" or "NeedReplay" in whole.frames

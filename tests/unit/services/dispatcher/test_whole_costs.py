@@ -19,7 +19,7 @@ ONCE_A_SESSION = {"register_release", "prefer_release", "open_session", "announc
 """What a worker's hello costs, whatever it runs."""
 ONCE_A_WORKSPACE = {"create_workspace", "publish_manifest", "activate_routing"}
 A_HELLO_READS = {"release_position", "recorded_starts", "read_live", "read_routing", "read_contracts"}
-A_RUN_READS = {"scan_due", "load_assignment"}
+A_RUN_READS = {"scan_due", "load_assignment", "load_progress"}
 BACKGROUND_READS = {"scan_leases", "read"}
 """Sweeps over expired leases, and the test itself."""
 
@@ -87,7 +87,11 @@ async def test_a_run_takes_four_transactions_and_one_a_step(count: int) -> None:
     assert dict(cost.durable) == CONTINUED | steps
     assert cost.durable.total() == 4 + count
     assert set(cost.reading) <= A_HELLO_READS | A_RUN_READS | BACKGROUND_READS
-    assert {name: cost.reading[name] for name in A_RUN_READS} == {"scan_due": 1, "load_assignment": 1}
+    assert {name: cost.reading[name] for name in A_RUN_READS} == {
+        "scan_due": 1,
+        "load_assignment": 1,
+        "load_progress": 0,
+    }
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -98,7 +102,7 @@ async def test_through_the_queue_a_step_takes_five(count: int) -> None:
     assert dict(cost.durable) == CONTINUED | steps | {"lease_items": 1 + 2 * count, "complete_run": 1}
     assert cost.durable.total() == 4 + 5 * count
     assert set(cost.reading) <= A_HELLO_READS | A_RUN_READS | BACKGROUND_READS
-    assert cost.reading["load_assignment"] == 1 + 2 * count
+    assert (cost.reading["load_assignment"], cost.reading["load_progress"]) == (1, 2 * count), "history is sent once"
 
 
 @pytest.mark.parametrize(
