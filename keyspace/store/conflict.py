@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from keyspace.store.api import KeyRange
 from keyspace.store.sizes import LIFETIME_MS_MAX
@@ -90,16 +90,16 @@ class ConflictLog:
         for wrote in written.ranges:
             self._ranged.append((version, wrote))
 
-    def has_conflict(self, read_version: int, keys: Iterable[bytes], ranges: Iterable[KeyRange]) -> bool:
+    def has_conflict(self, read_version: int, keys: Collection[bytes], ranges: Iterable[KeyRange]) -> bool:
         """Return whether any of the read `keys` and `ranges` was written after `read_version`."""
         if read_version >= self.version:
             return False
         last_version = self._last_version
-        ranged = self._ranged_after(read_version)
         for key in keys:
             if last_version.get(key, 0) > read_version:
                 return True
-            if ranged and any(wrote.begin <= key < wrote.end for wrote in ranged):
+        for begin, end in self._ranged_after(read_version):
+            if any(begin <= key < end for key in keys):
                 return True
         return any(self._is_range_written(read_version, read) for read in ranges)
 

@@ -80,27 +80,27 @@ class EmbeddedStore:
             await self.committer.finish()
         self._release()
 
-    def take_snapshot(self, view: ReadView) -> tuple[Snapshot, Meta]:
-        """Return a snapshot for `view` and the state it shows.
+    def take_snapshot(self, view: ReadView, now_ms: float) -> tuple[Snapshot, Meta]:
+        """Return a snapshot for `view` and the state it shows, at the clock's monotonic `now_ms`.
 
         Raises:
             BatchThrottled: more transactions are reading than the engine has room for.
         """
-        self.end_old_readers()
+        self.end_old_readers(now_ms)
         try:
             snapshot = self._engine.snapshot()
         except ReadersExhaustedError:
             raise BatchThrottled("too many transactions are reading") from None
-        self._reading[view] = self.clock.monotonic_ms()
+        self._reading[view] = now_ms
         return snapshot, read_meta(snapshot)
 
     def forget_snapshot(self, view: ReadView) -> None:
         """Hear that `view` is closed."""
         self._reading.pop(view, None)
 
-    def end_old_readers(self) -> None:
+    def end_old_readers(self, now_ms: float) -> None:
         """Close snapshots older than a transaction may live: an engine cannot reuse what they still show."""
-        oldest_ms = self.clock.monotonic_ms() - sizes.LIFETIME_MS_MAX
+        oldest_ms = now_ms - sizes.LIFETIME_MS_MAX
         while self._reading:
             view, since_ms = next(iter(self._reading.items()))
             if since_ms >= oldest_ms:
@@ -122,15 +122,15 @@ class _FileStore(EmbeddedStore):
         self._folder = folder
         self._timer: asyncio.TimerHandle | None = None
 
-    def take_snapshot(self, view: ReadView) -> tuple[Snapshot, Meta]:
+    def take_snapshot(self, view: ReadView, now_ms: float) -> tuple[Snapshot, Meta]:
         if self._timer is None:
             # An idle process must not hold an old snapshot either: others could not reuse the file's pages.
             self._timer = asyncio.get_running_loop().call_later(sizes.LIFETIME_MS_MAX / 1000, self._on_timer)
-        return super().take_snapshot(view)
+        return super().take_snapshot(view, now_ms)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.end_old_readers()
+        self.end_old_readers(self.clock.monotonic_ms())
         if self._reading:
             self._timer = asyncio.get_running_loop().call_later(sizes.LIFETIME_MS_MAX / 1000, self._on_timer)
 

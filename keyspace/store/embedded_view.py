@@ -33,8 +33,11 @@ class TransactionHost(Protocol):
         """The store's watches."""
         ...
 
-    def take_snapshot(self, view: ReadView) -> tuple[Snapshot, Meta]:
-        """Return a snapshot and the state it shows; the store may close the view when it has grown too old."""
+    def take_snapshot(self, view: ReadView, now_ms: float) -> tuple[Snapshot, Meta]:
+        """Return a snapshot and the state it shows; the store may close the view when it has grown too old.
+
+        `now_ms` is the clock's monotonic time, which the view has just looked at.
+        """
         ...
 
     def forget_snapshot(self, view: ReadView) -> None:
@@ -45,11 +48,12 @@ class TransactionHost(Protocol):
 class ReadView:
     """The snapshot of one attempt; opened by the first read, closed once."""
 
-    __slots__ = ("_first_read_ms", "_host", "_snapshot", "commit_version", "read_version")
+    __slots__ = ("_clock", "_first_read_ms", "_host", "_snapshot", "commit_version", "read_version")
 
     def __init__(self, host: TransactionHost) -> None:
         """See nothing yet."""
         self._host = host
+        self._clock = host.clock
         self._snapshot: Snapshot | None = None
         self._first_read_ms = 0.0
         self.commit_version: int | None = None
@@ -64,24 +68,29 @@ class ReadView:
             TransactionTooOld: it was taken more than `LIFETIME_MS_MAX` ago, or has been closed.
             BatchThrottled: too many transactions are reading.
         """
-        if self._snapshot is None:
-            if self.commit_version is not None:
-                raise TransactionTooOld()
-            self._first_read_ms = self._host.clock.monotonic_ms()
-            self._snapshot, meta = self._host.take_snapshot(self)
-            self.commit_version = meta.version
-            # The time was taken before the snapshot: a commit between them can only make the elapsed time too short.
-            self.read_version = meta.read_version(int(self._first_read_ms * MICROSECONDS_PER_MS))
-        elif self.is_too_old():
+        snapshot = self._snapshot
+        if snapshot is None:
+            return self._take()
+        if self._clock.monotonic_ms() - self._first_read_ms > LIFETIME_MS_MAX:
             self.close()
             raise TransactionTooOld()
+        return snapshot
+
+    def _take(self) -> Snapshot:
+        if self.commit_version is not None:
+            raise TransactionTooOld()
+        self._first_read_ms = self._clock.monotonic_ms()
+        self._snapshot, meta = self._host.take_snapshot(self, self._first_read_ms)
+        self.commit_version = meta.version
+        # The time was taken before the snapshot: a commit between them can only make the elapsed time too short.
+        self.read_version = meta.read_version(int(self._first_read_ms * MICROSECONDS_PER_MS))
         return self._snapshot
 
     def is_too_old(self) -> bool:
         """Return whether an attempt that depends on what it has read here may not commit any more."""
         if self.commit_version is None:
             return False
-        return self._host.clock.monotonic_ms() - self._first_read_ms > LIFETIME_MS_MAX
+        return self._clock.monotonic_ms() - self._first_read_ms > LIFETIME_MS_MAX
 
     def close(self) -> None:
         """Release the snapshot; later reads find it too old."""
