@@ -25,6 +25,7 @@ from keyspace.store.errors import (
     AccessedUnreadable,
     KeyOutsideLegalRange,
     OutcomeUnknownError,
+    RetryableError,
     StoreError,
     TransactionCancelled,
     TransactionTooLarge,
@@ -68,6 +69,7 @@ class EmbeddedTransaction:
 
     __slots__ = (
         "_ended",
+        "_failed_read",
         "_footprint",
         "_is_usable",
         "_refused",
@@ -86,6 +88,7 @@ class EmbeddedTransaction:
         # Open and nothing refused: what nearly every operation finds, in one look.
         self._is_usable = True
         self._refused: StoreError | None = None
+        self._failed_read: StoreError | None = None
         self._view = ReadView(store)
         self._writes = OwnWrites()
         self._footprint = Footprint()
@@ -100,7 +103,7 @@ class EmbeddedTransaction:
         try:
             return Ready(self._get(key, snapshot))
         except StoreError as error:
-            return Failed(error)
+            return self._fail_read(error)
 
     def get_range(
         self, begin: bytes, end: bytes, *, limit: int, reverse: bool = False, snapshot: bool = False
@@ -109,7 +112,7 @@ class EmbeddedTransaction:
         try:
             return Ready(self._get_range(begin, end, limit, reverse, snapshot))
         except StoreError as error:
-            return Failed(error)
+            return self._fail_read(error)
 
     def get_read_version(self) -> Awaitable[int]:
         """Return the version this transaction reads at."""
@@ -305,6 +308,12 @@ class EmbeddedTransaction:
             self._refuse(error)
             raise
 
+    def _fail_read(self, error: StoreError) -> Failed[Any]:
+        """Remember a read that began and failed: a cluster's client refuses the commit for it, even when it was swallowed."""
+        if isinstance(error, AccessedUnreadable | RetryableError):
+            self._failed_read = error
+        return Failed(error)
+
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def commit(self) -> None:
@@ -329,6 +338,8 @@ class EmbeddedTransaction:
         self._end(_State.COMMITTED, None)
 
     async def _commit(self) -> None:
+        if self._failed_read is not None:
+            raise self._failed_read
         footprint = self._footprint
         if self._writes.is_empty and not footprint.write_keys and not footprint.write_ranges:
             self._expect_watched()

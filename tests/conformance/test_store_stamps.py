@@ -235,3 +235,13 @@ async def test_a_stamp_must_lie_inside_its_template(store: Store, prefix: bytes,
         transaction.set_versionstamped_value(prefix + b"k", BLANK, offset)
         await transaction.commit()
     assert await value_of(store, prefix + b"k") is None
+
+
+async def test_a_swallowed_unreadable_read_still_refuses_the_commit(store: Store, prefix: bytes) -> None:
+    """As seen on a 7.3 server: the client awaits every read before it commits, and fails with what one of them failed with."""
+    transaction = store.begin()
+    transaction.set_versionstamped_key(prefix + BLANK, len(prefix), b"")
+    with pytest.raises(AccessedUnreadable):
+        await transaction.get_range(prefix, prefix + b"\xff", limit=5)
+    assert await commits(transaction) == [AccessedUnreadable]
+    assert await rows_of(store, prefix) == []
