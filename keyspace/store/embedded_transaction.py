@@ -10,7 +10,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Generator
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from keyspace.store import sizes
 from keyspace.store.api import KeyRange, KeyValue
