@@ -10,7 +10,16 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["TransitionUse", "Use", "cpu_seconds", "percentile", "read_transitions", "subtract", "summary"]
+__all__ = [
+    "TransitionUse",
+    "Use",
+    "cpu_seconds",
+    "machine_seconds",
+    "percentile",
+    "read_transitions",
+    "subtract",
+    "summary",
+]
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _FAMILIES = {
@@ -60,6 +69,14 @@ def cpu_seconds(pid: int) -> float:
     # The name in brackets may hold anything, so count from its closing bracket.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
+
+
+def machine_seconds() -> float:
+    """Return the processor time that the whole machine has spent on anything since it started, in seconds; Linux."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (
+        int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return (user + nice + system + irq + softirq + steal) / _TICKS_A_SECOND
 
 
 def read_transitions(exposition: str) -> TransitionUse:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,7 @@ import msgspec
 from ryusen import AsyncClient
 
 from perf.app import BELL_VARIABLE, app
-from perf.figures import Summary, TransitionUse, cpu_seconds, read_transitions, subtract, summary
+from perf.figures import Summary, TransitionUse, cpu_seconds, machine_seconds, read_transitions, subtract, summary
 from perf.load import Spec, Yield
 from perf.workloads import Workload
 from topology.bootstrap import Access, open_workspace
@@ -64,6 +66,8 @@ class Measurement:
         transitions: what each transition cost in all server processes together, the warm-up included.
         cpu_s: processor seconds by process, the warm-up included.
         load_cpu_s: the load process's own.
+        others_cores: processors that the rest of the machine kept busy meanwhile, on average: above a few hundredths, rates and
+            latencies are those of a machine that others use too.
         units: what costs are divided by: runs where runs are awaited, else acknowledgements.
     """
 
@@ -81,6 +85,7 @@ class Measurement:
     transitions: TransitionUse = field(default_factory=dict)
     cpu_s: Mapping[str, float] = field(default_factory=dict)
     load_cpu_s: float = 0.0
+    others_cores: float = 0.0
     units: int = 0
 
 
@@ -154,6 +159,7 @@ def _grouped(workloads: Iterable[Workload]) -> list[tuple[str, list[Workload]]]:
 
 async def _measure(site: _Site, workload: Workload, pace: Pace, bell: str) -> Measurement:
     cpu_before, transitions_before = _cpu(site.launcher), await _transitions(site)
+    machine_before_s, begun_s = machine_seconds() - _own_seconds(), time.monotonic()
     port = int(site.launcher.gateway_url().rpartition(":")[2])
     spec = Spec(
         host=HOST,
@@ -176,6 +182,8 @@ async def _measure(site: _Site, workload: Workload, pace: Pace, bell: str) -> Me
     await _come_to_rest(site)
     run_ms, completed_per_s, unfinished = await _runs(site, workload, result)
     cpu_after, transitions_after = _cpu(site.launcher), await _transitions(site)
+    cpu_s = {name: round(cpu_after[name] - cpu_before.get(name, 0.0), 3) for name in cpu_after}
+    others_s = machine_seconds() - _own_seconds() - machine_before_s - sum(cpu_s.values()) - result.cpu_s
     window_s = max(result.window_s, 1e-9)
     runs = len(result.submitted_at_ms)
     return Measurement(
@@ -191,7 +199,8 @@ async def _measure(site: _Site, workload: Workload, pace: Pace, bell: str) -> Me
         run_ms=run_ms,
         unfinished=unfinished,
         transitions=subtract(transitions_after, transitions_before),
-        cpu_s={name: round(cpu_after[name] - cpu_before.get(name, 0.0), 3) for name in cpu_after},
+        cpu_s=cpu_s,
+        others_cores=round(max(0.0, others_s) / (time.monotonic() - begun_s), 2),
         load_cpu_s=result.cpu_s,
         units=runs if workload.awaits_run else result.accepted,
     )
@@ -276,6 +285,10 @@ async def _each_run(client: AsyncClient, workload: Workload, count: int) -> Asyn
         cursor = page.next_cursor
         if cursor is None:
             return
+
+
+def _own_seconds() -> float:
+    return cpu_seconds(os.getpid())
 
 
 def _cpu(launcher: Launcher) -> dict[str, float]:

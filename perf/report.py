@@ -126,16 +126,17 @@ def summary_lines(report: Report, name: str) -> list[str]:
     """Return a result as the lines of a table for perf/README.md."""
     lines = [
         f"`results/{name}`: commit {report.commit}, store {report.store}, {report.cores} cores, Python {report.python}, load average "
-        f"{report.load_average:.1f} and a disk sync of {report.sync_ms:.2f} ms just before.",
+        f"{report.load_average:.1f} and a disk sync of {report.sync_ms:.2f} ms just before. *Others* is how many processors something else "
+        "kept busy meanwhile.",
         "",
-        "| workload | offered | accepted | errors | ack/s | ack p50 / p95 / p99 ms | runs/s | end to end p50 / p95 / p99 ms |",
-        "|---|---|---|---|---|---|---|---|",
+        "| workload | offered | accepted | errors | ack/s | ack p50 / p95 / p99 ms | runs/s | end to end p50 / p95 / p99 ms | others |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for found in report.measurements:
         errors = sum(found.errors.values()) + found.unfinished
         runs = ("", "") if found.run_ms is None else (f"{found.completed_per_s:.1f}", _trio(found.run_ms))
         row = [found.workload.name, str(found.offered), str(found.accepted), str(errors)]
-        row += [f"{found.acknowledged_per_s:.0f}", _trio(found.acknowledgement_ms), *runs]
+        row += [f"{found.acknowledged_per_s:.0f}", _trio(found.acknowledgement_ms), *runs, f"{found.others_cores:.2f}"]
         lines.append(f"| {' | '.join(row)} |")
     return lines
 
@@ -171,9 +172,11 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def _rates(measurements: Sequence[Measurement]) -> Table:
-    table = Table(title="Throughput and latency (closed loop; milliseconds)")
+    table = Table(
+        title="Throughput and latency (closed loop; milliseconds; others: processors busy with something else)"
+    )
     table.add_column("workload")
-    for heading in ("callers", "offered", "accepted", "errors", "a second", "p50", "p95", "p99", "max"):
+    for heading in ("callers", "offered", "accepted", "errors", "a second", "p50", "p95", "p99", "max", "others"):
         table.add_column(heading, justify="right")
     for found in measurements:
         _rate_row(table, f"{found.workload.name}: ack", found, found.acknowledged_per_s, found.acknowledgement_ms)
@@ -193,6 +196,7 @@ def _rate_row(table: Table, name: str, found: Measurement, rate: float, latency:
         str(errors),
         f"{rate:.1f}",
         *(f"{figure:.1f}" for figure in figures),
+        f"{found.others_cores:.2f}",
     )
 
 
