@@ -71,6 +71,19 @@ async def test_a_callback_that_blocks_its_loop_keeps_its_lease(world: World) -> 
     assert "user code blocks the event loop" in world.launcher.log(Role.WORKER).read_text()
 
 
+@pytest.mark.case(11)
+async def test_a_callback_that_holds_the_interpreter_is_unknown_until_its_late_result(world: World) -> None:
+    """Case 011, last part: nothing in its process can renew for three leases. Its success settles it; it is not run again."""
+    run = await world.begin("field.holding", {"work_ms": int(LEASE_S * 3_000)})
+    await world.until_kind(run, "attempt-unknown", seconds_max=LEASE_S * 10)
+    assert world.begun(run) == {"hold": 1}
+    found = await world.ended(run, seconds_max=LEASE_S * 20)
+    assert (found["status"], found["output"], found["unknown_count"]) == ("completed", "held", 0)
+    assert world.begun(run) == {"hold": 1}
+    kinds = await world.kinds(run)
+    assert (kinds["attempt-authorized"], kinds["attempt-unknown"], kinds["step-completed"]) == (1, 1, 1)
+
+
 @pytest.mark.case(68)
 async def test_exceptions_and_results_that_cannot_travel_become_failures(world: World) -> None:
     """Case 068, FILLED-IN 3: each oddity is a structured failure at once, and the worker lives on."""

@@ -6,6 +6,7 @@ An event's payload says how: `work_ms` is how long each step works, `gate` a fil
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import threading
@@ -66,6 +67,11 @@ async def blocking(ctx: Context, request: Request) -> str:
     return await ctx.step.run("block", block, request)
 
 
+@app.function(on="field.holding")
+async def holding(ctx: Context, request: Request) -> str:
+    return await ctx.step.run("hold", hold_the_lock, request)
+
+
 @app.function(on="field.deadly-step")
 async def deadly_step(ctx: Context, request: Request) -> str:
     return await ctx.step.run("die", die, request)
@@ -108,6 +114,14 @@ def fail_once(request: Request) -> int:
         Path(request["tried"]).touch()
         raise RuntimeError("the first time")
     return 1
+
+
+def hold_the_lock(request: Request) -> str:
+    """Let no other Python code of the process run, as C code that does not release the interpreter lock would."""
+    mark("begin", request)
+    ctypes.PyDLL(None).poll(None, 0, request["work_ms"])
+    mark("end", request)
+    return "held"
 
 
 def wait_for_gate(request: Request) -> str:
