@@ -94,6 +94,7 @@ def instances_of(marks: Iterable[Mark], stories: Iterable[Story]) -> dict[str, i
 def aftermath(incident: Incident, stories: Iterable[Story], instances: Mapping[str, int], lease_ms: int) -> list[float]:
     """Print what an incident did and return how long, in ms, each run stood still whose work it hit and that went on."""
     hit = [story for story in stories if instances.get(story.holder(incident.at_ms) or "") in incident.pids]
+    assert hit, f"{incident.what} hit nothing"
     still = sorted(late for late in (story.still_ms(incident.at_ms) for story in hit) if late is not None)
     doubts = [late for late in (story.doubt_ms(incident.at_ms) for story in hit) if late is not None]
     waits = sum(story.still_ms(incident.at_ms) is None for story in hit)
