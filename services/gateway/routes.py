@@ -10,10 +10,11 @@ from keyspace.limits import (
     LIST_PAGE_ITEMS_DEFAULT,
     LIST_PAGE_ITEMS_MAX,
 )
-from services.gateway import attempts, events, histories, manifests, runs, steps, workspaces
+from services.gateway import attempts, events, histories, manifests, releases, runs, steps, workspaces
 from services.gateway.auth import Action
 from services.gateway.endpoints import Endpoint, Parameter
 from services.gateway.operator_types import Cancellation, Resolution, ResolutionRequest, UnresolvedAttempt
+from services.gateway.releases import ReleaseSummary
 from services.gateway.types import (
     Activated,
     Activation,
@@ -211,6 +212,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         name="get_manifest", method="GET", path=_MANIFESTS + "/{generation}", action=Action.READ,
         handler=manifests.get_manifest, answer=PublishedManifest, summary="Read a manifest generation.",
+    ),
+    Endpoint(
+        name="list_releases", method="GET", path=_WORKSPACE + "/applications/{application}/releases", action=Action.READ,
+        handler=releases.list_releases, answer=Page[ReleaseSummary], parameters=_PAGE,
+        summary="List an application's connected releases, the greatest position first.", problems=_QUERY,
     ),
     Endpoint(
         name="activate_routing", method="POST", path=_WORKSPACE + "/routing", action=Action.DEPLOY,

@@ -14,6 +14,7 @@ from services.runtime.cli.dev import dev
 from services.runtime.cli.events import events
 from services.runtime.cli.manifests import manifests, routing
 from services.runtime.cli.processes import dispatcher, fanout, gateway, show_config, worker
+from services.runtime.cli.releases import releases
 from services.runtime.cli.runs import runs
 from services.runtime.cli.tenancy import keys, workspaces
 from services.runtime.process import SERVER_VERSION
@@ -39,6 +40,7 @@ for _command in (
     attempts,
     manifests,
     routing,
+    releases,
     workspaces,
     keys,
     fsck,

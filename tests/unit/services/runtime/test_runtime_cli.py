@@ -14,6 +14,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from click.testing import CliRunner, Result
 from unit.services.gateway.gateway_world import SYSTEM_KEY, GatewayWorld
 
+from keyspace.transitions.register_release import register_release
 from services.runtime.cli import main
 from services.runtime.settings import SETTINGS
 
@@ -153,6 +154,20 @@ def test_manifests_are_published_and_routed(cli: Cli, app: str) -> None:
         assert cli.invoke("routing", "activate", wrong).exit_code == 2
     assert cli.invoke("routing", "activate", "shop=9").exit_code == 1
     assert cli.invoke("manifests", "publish", "cli_shop:nothing").exit_code == 2
+
+
+def test_releases_are_listed_with_their_live_sessions(cli: Cli) -> None:
+    assert "no worker ever named a release" in cli.invoke("releases", "list", "shop").stderr
+
+    async def register() -> None:
+        await cli.world.core.run(
+            "register_release", lambda tx: register_release(tx, "acme", "shop", "2026-11-30.1", {"fulfil": ""})
+        )
+
+    cli.run(register)
+    (found,) = cli.json("releases", "list", "shop")
+    assert (found["name"], found["live_sessions"], found["function_count"]) == ("2026-11-30.1", 0, 1)
+    assert "2026-11-30.1" in cli.out("releases", "list", "shop")
 
 
 def test_workspaces_and_keys_are_managed(cli: Cli) -> None:
