@@ -74,6 +74,7 @@ async def resolve(call: Call) -> Answer:
     bytes_max = call.gateway.config.payload_bytes_max
     body = await call.body(bytes_max + ENVELOPE_BYTES_MAX)
     wanted = decode_body(body, _decoder)
+    command = _command(wanted)
     key = call.idempotency_key()
     if key is None:
         raise ApiProblem(
@@ -81,7 +82,6 @@ async def resolve(call: Call) -> Answer:
         )
     direction = Direction[wanted.direction.upper()]
     target = Target(call.parts["run"], direction, call.parts["step"], _generation(call.parts["generation"]))
-    command = _command(wanted)
     check_command(target, command, key, bytes_max)
     raw = b""
     if isinstance(command, SupplySuccess):

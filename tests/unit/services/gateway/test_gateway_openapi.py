@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from gateway_world import GatewayWorld
+from transitions.world import LEASE_MS
 
 from services.gateway.problems import STATUSES
 from services.gateway.routes import ENDPOINTS
@@ -61,6 +62,8 @@ async def test_every_operation_names_its_parameters_refusals_and_answer(empty: G
         assert {str(STATUSES[code][0]) for code in endpoint.problems} <= set(operation["responses"])
         placed = {parameter["name"] for parameter in operation["parameters"]}
         assert {parameter.name for parameter in endpoint.parameters} <= placed
+        required = {one["name"] for one in operation["parameters"] if one.get("required") and one["in"] != "path"}
+        assert required == {parameter.name for parameter in endpoint.parameters if parameter.is_required}
         assert ("requestBody" in operation) is (endpoint.body is not None)
 
 
@@ -69,6 +72,10 @@ async def test_every_answer_is_of_its_endpoints_type(world: GatewayWorld) -> Non
     run = await world.core.start_run()
     await world.core.run_step("s1")
     await world.core.complete(await world.core.lease_pass())
+    lost = await world.core.start_run()
+    work = await world.core.start_step("s1")
+    world.clock.advance(LEASE_MS)
+    await world.core.lose(work.item_id)
     elements = {
         "workspace": "acme", "event": run.event_id, "run": run.run_id, "step": "s1", "application": "shop",
         "generation": "1", "key": world.key_ids["acme", "reader"],
@@ -79,11 +86,16 @@ async def test_every_answer_is_of_its_endpoints_type(world: GatewayWorld) -> Non
         "submit_event": {"name": "e", "payload": [1.5]},
         "publish_manifest": {"application": "shop", "functions": [{"name": "f", "triggers": []}]},
         "activate_routing": {"applications": {"shop": 1}},
+        "resolve_attempt": {"success": {"value": [1.5]}},
     }
     for endpoint in ENDPOINTS:
-        path = endpoint.path.format(**elements)
+        path = endpoint.path.format(**elements | ({"run": lost.run_id} if endpoint.name == "resolve_attempt" else {}))
         response = await world.request(
-            endpoint.method, path, json=bodies.get(endpoint.name), key="the-operator-s-own-key-of-tests"
+            endpoint.method,
+            path,
+            json=bodies.get(endpoint.name),
+            key="the-operator-s-own-key-of-tests",
+            headers={"Idempotency-Key": "k"},
         )
         assert response.is_success, (endpoint.name, response.text)
         assert response.headers["content-type"].startswith(endpoint.media_type)
