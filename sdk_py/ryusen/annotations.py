@@ -6,12 +6,17 @@ import collections.abc
 import functools
 import inspect
 import typing
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from ryusen.typed import UNTYPED
 
 __all__ = ["is_async", "resolve_annotations", "result_annotation"]
+
+_UNKNOWN = object()
+_returns: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""What functions say they return, as long as they live: a pass over a thousand steps asks a thousand times."""
 
 
 def resolve_annotations(fn: Callable[..., Any], local_names: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -28,11 +33,22 @@ def result_annotation(callback: Callable[..., Any]) -> Any:
         target = type(target).__call__
     if isinstance(target, type):
         return target
-    try:
-        annotation = resolve_annotations(inspect.unwrap(target)).get("return", UNTYPED)
-    except (NameError, AttributeError, TypeError, ValueError, SyntaxError):
-        # Plain values still pass; a typed one is refused with the advice to annotate.
+    target = inspect.unwrap(target)
+    target = getattr(target, "__func__", target)
+    if not getattr(target, "__annotations__", None):
         return UNTYPED
+    try:
+        known = _returns.get(target, _UNKNOWN)
+        if known is not _UNKNOWN:
+            return known
+        annotation = _returns[target] = _awaited(resolve_annotations(target).get("return", UNTYPED))
+    except (NameError, AttributeError, TypeError, ValueError, SyntaxError):
+        # Plain values still pass; a typed one is refused with the advice to annotate. A name may be defined later.
+        return UNTYPED
+    return annotation
+
+
+def _awaited(annotation: Any) -> Any:
     if typing.get_origin(annotation) in (collections.abc.Awaitable, collections.abc.Coroutine):
         return typing.get_args(annotation)[-1]
     return annotation
