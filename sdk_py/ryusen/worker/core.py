@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from ryusen.context import StepCall
 from ryusen.errors import DeclarationRefused
 from ryusen.failures import TIMEOUT
@@ -49,6 +47,7 @@ from ryusen.protocol.frames import (
     Welcome,
     WorkRef,
 )
+from ryusen.worker.chain import drop_following, follow, forget_joint, take_step
 from ryusen.worker.connection import Connection
 from ryusen.worker.effects import (
     CancelCallback,
@@ -57,7 +56,6 @@ from ryusen.worker.effects import (
     Effect,
     Effects,
     Exit,
-    MovePass,
     ResumePass,
     RunCallback,
     Send,
@@ -71,7 +69,6 @@ from ryusen.worker.replay import ReplayCache
 from ryusen.worker.work import (
     EXIT_REFUSED,
     EXIT_UNFINISHED,
-    FOLLOWING,
     HELD_EXTRA_MAX,
     PASS_MS_MAX,
     REFUSALS_MAX,
@@ -128,7 +125,7 @@ class WorkerCore:
             if work.follows:
                 self._works.forget(work, effects)
         for work in self._works:
-            self._drop_following(work, effects)
+            drop_following(self._works, work, effects)
         self._maybe_exit(effects)
         return effects.items
 
@@ -224,15 +221,15 @@ class WorkerCore:
         effects.add(RunCallback(work.request, self._connection.value_bytes_max))
 
     def _settled(self, work: Work, frame: Settled, now_ms: float, effects: Effects) -> None:
-        self._forget_joint(frame.joint, effects)
+        forget_joint(self._works, frame.joint, effects)
         if frame.verdict != "refused":
             self._works.forget(work, effects)
             if isinstance(work.frame, Answer) and isinstance(work.frame.ending, Complete):
                 self._replays.forget(work.ref.run)
             if frame.verdict == "stale":
-                self._drop_following(work, effects)  # a pass from a result that lost is void
+                drop_following(self._works, work, effects)  # a pass from a result that lost is void
             return
-        self._drop_following(work, effects)
+        drop_following(self._works, work, effects)
         kept = work.frame
         refusal = DeclarationRefused(frame.code, frame.field, frame.limit, frame.message)
         work.refusals += 1
@@ -282,7 +279,10 @@ class WorkerCore:
         work = self._works.get(request)
         is_wanted = work is not None and work.state is State.RUNNING
         if work is not None and is_wanted and isinstance(outcome, Succeeded) and self._may_continue(work):
-            self._continue(work, outcome, now_ms, effects)
+            # Reported before any other user code runs; then its pass goes on here, in its slot.
+            result = follow(self._works, work, outcome, now_ms)
+            self._end(work, result, effects)
+            effects.add(ContinuePass(request, result.following, bytes(outcome.value)))
         else:
             effects.add(ClosePass(request))
             if work is not None and is_wanted:
@@ -294,51 +294,13 @@ class WorkerCore:
     def _may_continue(self, work: Work) -> bool:
         return work.ref.kind == "callback" and self._connection.continues and self._exit_due_ms is None
 
-    def _continue(self, work: Work, outcome: Succeeded, now_ms: float, effects: Effects) -> None:
-        """Report a success before any other user code runs, then let its pass go on here; the slot goes with it."""
-        following = Work(work.request + FOLLOWING, work.ref, work.function, None, now_ms, follows=work.request)
-        self._works.add(following)
-        self._works.take_slot(following.request)
-        frame = Result(request=work.request, ref=work.ref, outcome=outcome, following=following.request)
-        self._end(work, frame, effects)
-        effects.add(ContinuePass(work.request, following.request, bytes(outcome.value)))
-
     def _proceed(self, frame: Proceed, now_ms: float, effects: Effects) -> None:
         """The step that the answer declared is authorized here: its callback runs in the same pass."""
-        self._forget_joint(frame.joint, effects)
-        if self._works.knows(frame.following):
-            return  # repeated: to give back what runs would have it run again
-        work = self._works.get(frame.request)
-        if work is None or work.state is not State.ENDED or not isinstance(work.frame, Answer):
-            effects.add(Send(GiveBack(request=frame.following, ref=frame.ref, reason="its pass is gone")))
-            return
-        # A callback that overran its timeout takes a slot that the dispatcher does not know of.
-        is_free = self._works.holds_slot(work.request) or self._works.has_slot
-        if not is_free or self._exit_due_ms is not None:
-            reason = "the worker is leaving" if is_free else "no slot is free"
-            effects.add(Send(GiveBack(request=frame.following, ref=frame.ref, reason=reason)))
-            self._works.forget(work, effects)
-            self._offer_slots(effects)
-            return
-        self._works.hand_on(work)
-        started = Work(frame.following, frame.ref, work.function, frame.timeout_ms, now_ms)
-        self._works.add(started)
-        self._works.take_slot(started.request)
-        effects.add(MovePass(work.request, started.request, frame.ref))
-        self._start(started, now_ms, effects)
-
-    def _forget_joint(self, request: str, effects: Effects) -> None:
-        result = self._works.get(request)
-        if result is not None and result.state is State.ENDED:
-            self._works.forget(result, effects)
-
-    def _drop_following(self, work: Work, effects: Effects) -> None:
-        """The pass behind a result is void: the result goes alone."""
-        if isinstance(work.frame, Result) and work.frame.following:
-            following = self._works.get(work.frame.following)
-            if following is not None:
-                self._works.forget(following, effects)
-            work.frame = msgspec.structs.replace(work.frame, following="")
+        forget_joint(self._works, frame.joint, effects)
+        step = take_step(self._works, frame, now_ms, effects, is_leaving=self._exit_due_ms is not None)
+        if step is not None:
+            self._start(step, now_ms, effects)
+        self._offer_slots(effects)
 
     def _end(self, work: Work, frame: Result | Answer | NotFound, effects: Effects) -> None:
         work.state, work.frame, work.deadline_ms = State.ENDED, frame, None
