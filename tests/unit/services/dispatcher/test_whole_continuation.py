@@ -5,6 +5,7 @@ The SDK's own core and passes, the dispatcher's sessions and the real transition
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from whole_rig import FrameFault, Whole, effects
 
 import keyspace.transitions.accept_declaration as accept_declaration
 from keyspace.lifecycle import Execution, Phase
-from keyspace.store.fault_plan import CommitFault, FaultPlan
+from keyspace.store.fault_plan import CommitFault, FaultPlan, FaultRates
 from keyspace.store.runner import RunContext
 from services.dispatcher.options import DispatcherOptions
 
@@ -27,6 +28,9 @@ UNKNOWN, NOT_WRITTEN, CONFLICT = (
     CommitFault.NOT_COMMITTED,
 )
 State = dict[str, list[Any]]
+TROUBLED_FRAMES = 200
+"""Frames that may meet faults; a run that is not over by then goes on undisturbed."""
+RATES = FaultRates(commit={UNKNOWN: 0.05, NOT_WRITTEN: 0.05, CONFLICT: 0.05, CommitFault.TRANSACTION_TOO_OLD: 0.05})
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +93,7 @@ async def test_a_fault_at_every_frame(story: str, fault: FrameFault, continues: 
     expected = await expected_of(story)
     undisturbed, _ = await told(story, continues=continues)
     for number in range(1, len(undisturbed.frames) + 1):
-        whole, state = await told(story, continues=continues, frame_fault=(number, fault))
+        whole, state = await told(story, continues=continues, frame_faults={number: fault})
         assert state == expected, f"{fault.value} at frame {number}, {undisturbed.frames[number - 1]}: {whole.frames}"
 
 
@@ -117,6 +121,18 @@ async def test_a_fault_at_every_commit(story: str, faults: tuple[CommitFault, ..
         assert whole.stops == (faults[0] is CommitFault.STOP_AFTER)
         assert state == expected, f"{faults} at commit {number}, {plan.names[number - 1]}"
         assert "STALE" not in state, "nobody conflicts with themselves"
+
+
+@pytest.mark.case(34)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("story", SWEPT)
+async def test_many_faults_at_once(story: str, seed: int) -> None:
+    """Case 034 in small: frames and commits meet faults again and again, drawn from the seed."""
+    expected = await expected_of(story)
+    rng = random.Random(f"{story}:{seed}")
+    faults = {number: rng.choice(list(FrameFault)) for number in range(1, TROUBLED_FRAMES) if rng.random() < 0.1}
+    whole, state = await told(story, plan=FaultPlan(rng.randrange(2**31), RATES), frame_faults=faults)
+    assert state == expected, (faults, whole.frames)
 
 
 @pytest.mark.parametrize("continues", [True, False], ids=["continuing", "queued"])

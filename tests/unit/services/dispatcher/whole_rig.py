@@ -190,7 +190,7 @@ class Whole:
         *,
         options: DispatcherOptions | None = None,
         plan: FaultPlan | None = None,
-        frame_fault: tuple[int, FrameFault] | None = None,
+        frame_faults: dict[int, FrameFault] | None = None,
         capacity: int = 4,
     ) -> None:
         effects.clear()
@@ -198,7 +198,7 @@ class Whole:
         self.app = app
         self.options = options or DispatcherOptions()
         self.plan = plan or FaultPlan()
-        self.frame_fault = frame_fault
+        self.frame_faults = frame_faults or {}
         self.frames: list[str] = []
         self.late: list[tuple[float, Lane]] = []
         self.activity = 0
@@ -211,9 +211,7 @@ class Whole:
 
     def next_frame_fault(self, frame: object) -> FrameFault | None:
         self.frames.append(type(frame).__name__)
-        if self.frame_fault is not None and len(self.frames) == self.frame_fault[0]:
-            return self.frame_fault[1]
-        return None
+        return self.frame_faults.get(len(self.frames))
 
     async def next_rig(self) -> Rig:
         """Return a dispatcher that lives; the one that stopped is replaced."""
