@@ -21,6 +21,7 @@ class Footprint:
     """Grows with every operation of one attempt."""
 
     __slots__ = (
+        "marked_keys",
         "read_count",
         "read_keys",
         "read_ranges",
@@ -39,6 +40,8 @@ class Footprint:
         self.read_ranges: list[KeyRange] = []
         self.write_keys: set[bytes] = set()
         self.write_ranges: list[KeyRange] = []
+        self.marked_keys: set[bytes] = set()
+        """Write conflict keys without a write; they cut what is read later into pieces, as the client charges it."""
         self.stamp_reaches: list[KeyRange] = []
         """Where stamped keys may come to lie; the commit conflicts where they do."""
 
@@ -51,11 +54,15 @@ class Footprint:
         """Depend on a range, except where the attempt's own `writes` decide; the client charges each part for the whole."""
         cost = sizes.conflict_range_bytes(len(read.begin), len(read.end))
         for part in [read] if writes.is_empty else writes.foreign_parts(*read):
-            self.size_bytes += cost
+            self.size_bytes += cost * self._pieces_of(part)
             if part.end == key_after(part.begin):
                 self.read_keys.add(part.begin)
             else:
                 self.read_ranges.append(part)
+
+    def _pieces_of(self, part: KeyRange) -> int:
+        cuts = {cut for key in self.marked_keys for cut in (key, key_after(key)) if part.begin < cut < part.end}
+        return 1 + len(cuts)
 
     def write_key(self, key: bytes, cost: int) -> None:
         """Write one key at a cost in bytes that includes its conflict range."""
@@ -73,6 +80,7 @@ class Footprint:
     def mark_key(self, key: bytes) -> None:
         """Conflict readers of a key that is not written."""
         self.write_keys.add(key)
+        self.marked_keys.add(key)
         self.size_bytes += sizes.conflict_key_bytes(len(key))
 
     def stamp_key(self, template: bytes, value: bytes, reach: KeyRange) -> None:

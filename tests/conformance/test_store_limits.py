@@ -305,3 +305,16 @@ async def test_a_limited_range_read_is_charged_for_what_it_saw(store: Store, pre
     rows = await transaction.get_range(prefix + b"0", prefix + b"9", limit=2)
     begin, end = len(prefix) + 1, len(rows[-1][0]) + 1
     assert await transaction.approximate_size() == begin + end + 24
+
+
+async def test_a_range_cut_by_a_write_conflict_key_is_charged_in_pieces(store: Store, prefix: bytes) -> None:
+    """As measured on a 7.3 server: the client charges each piece what the whole range costs."""
+    transaction = store.begin()
+    transaction.add_write_conflict_key(prefix + b"m")
+    transaction.add_write_conflict_key(prefix + b"a")
+    before = await transaction.approximate_size()
+    transaction.add_read_conflict_range(prefix + b"a", prefix + b"z")
+    after = await transaction.approximate_size()
+    # The pieces: the key a, what lies up to m, the key m, and the rest.
+    assert after - before == 4 * sizes.conflict_range_bytes(len(prefix) + 1, len(prefix) + 1)
+    assert await transaction.read_conflict_ranges() == [(prefix + b"a", prefix + b"z")]
