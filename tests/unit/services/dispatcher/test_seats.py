@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.dispatcher.pump import seats_for_turn
-from services.dispatcher.seats import Place, choose_seats
+from services.dispatcher.seats import Place, choose_by_release, choose_seats
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,25 @@ def test_sessions_are_never_compared_with_each_other() -> None:
 def test_compensation_never_takes_every_seat_from_forward_work(free: int, is_contended: bool, seats: int) -> None:
     """RFD 2, "Compensation work uses a separate": its turn is reserved, and it reserves the other direction's half."""
     assert seats_for_turn(free, is_contended=is_contended) == seats
+
+
+@pytest.mark.parametrize(
+    ("places", "newest", "limit", "preferred", "older"),
+    [
+        ([], "", 5, "", ""),
+        ([("a", 2, ""), ("b", 1, "")], "", 5, "aba", ""),
+        ([("a", 2, "1"), ("b", 2, "2")], "2", 5, "bb", "aa"),
+        ([("a", 9, "1"), ("b", 2, "2")], "2", 2, "bb", ""),
+        ([("a", 2, "1"), ("b", 0, "2")], "2", 5, "", "aa"),
+        ([("a", 2, "1")], "2", 5, "", "aa"),
+        ([("a", 1, ""), ("b", 1, "1"), ("c", 1, "2")], "3", 5, "", "cba"),
+        ([("a", 1, ""), ("b", 2, "1"), ("c", 3, "1")], "1", 4, "cbcb", ""),
+        ([("a", 3, ""), ("b", 1, "1")], "1", 3, "b", "aa"),
+    ],
+)
+def test_the_greatest_position_comes_first_then_the_freest(
+    places: list[tuple[str, int, str]], newest: str, limit: int, preferred: str, older: str
+) -> None:
+    """RFD 2, "Among eligible live groups": by position; the newest may be elsewhere; those without a release come last."""
+    seats = choose_by_release([Place(*place) for place in places], newest, limit)
+    assert ("".join(seats.preferred), "".join(seats.older)) == (preferred, older)

@@ -12,6 +12,7 @@ from ryusen.protocol.frames import (
     Assign,
     Bye,
     Complete,
+    Drain,
     GiveBack,
     HeldWork,
     NotFound,
@@ -34,6 +35,7 @@ from services.dispatcher.effects import (
     Close,
     CloseSession,
     Effect,
+    Leaving,
     Load,
     Renewal,
     Send,
@@ -325,3 +327,31 @@ def test_a_hello_hands_its_running_work_to_the_new_session() -> None:
     assert isinstance(core.received(Renew(requests=["runs", "ended"]), NOW_MS)[0], Renewal)
     answer = Answer(request="passes", ref=passing, ending=Complete(value=msgspec.Raw(b"1")))
     assert kinds(core.received(answer, NOW_MS)) == ["Settle"]
+
+
+def test_a_worker_that_drains_gets_nothing_more_and_keeps_what_it_has() -> None:
+    """RFD 2, "excludes draining connections": no seat and no continuation, but its results are still taken."""
+    core, held = core_with(HeldState.STARTED)
+    assert core.free_count(NOW_MS) == 1
+    assert core.received(Drain(), NOW_MS) == [Leaving()]
+    assert (core.free_count(NOW_MS), core.held_count) == (0, 1)
+    result = Result(request=held.request, ref=held.ref, outcome=Succeeded(value=msgspec.Raw(b"1")))
+    assert core.received(result, NOW_MS) == [Settle(result, may_hold=False)]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_whether_a_run_goes_on_here_is_asked_with_its_function(stays: bool) -> None:
+    """ARCHITECTURE 6, "Continuation": asked when the pass answers; a run of a release that is passed over goes to the queue."""
+    asked: list[str] = []
+
+    def goes_on(function: str) -> bool:
+        asked.append(function)
+        return stays
+
+    core = SessionCore("s", hello(capacity=2), [], lease_ms=LEASE_MS, now_ms=NOW_MS, continues=True, goes_on=goes_on)
+    (load,) = core.assigned(delivery(WorkKind.DISCOVERY), NOW_MS)
+    assert isinstance(load, Load)
+    load.held.state = HeldState.ASSIGNED
+    answer = Answer(request=load.held.request, ref=load.held.ref, ending=Complete(value=msgspec.Raw(b"1")))
+    assert core.received(answer, NOW_MS) == [Settle(answer, may_hold=stays)]
+    assert asked == ["fulfil"]
