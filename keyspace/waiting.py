@@ -62,10 +62,10 @@ def _stopping(run: RunRecord) -> str:
 def _lost(run: RunRecord) -> str:
     if run.step_id is None:
         return "an effect"
-    return f"the undo of step {run.step_id}" if run.phase is Phase.COMPENSATING else f"step {run.step_id}"
+    return f"the compensation of step {run.step_id}" if run.phase is Phase.COMPENSATING else f"step {run.step_id}"
 
 
 def _doing(item: ItemRecord) -> str:
     if item.kind is WorkKind.DISCOVERY:
         return "the next pass"
-    return f"the undo of step {item.step_id}" if item.kind is WorkKind.COMPENSATION else f"step {item.step_id}"
+    return f"the compensation of step {item.step_id}" if item.kind is WorkKind.COMPENSATION else f"step {item.step_id}"

@@ -127,10 +127,14 @@ def test_every_kind_of_history_entry_has_words() -> None:
     data = {
         "step": "ship", "attempt": 2, "attempts": 3, "losses": 1, "steps": 3, "upper": 2, "recovery": "compensated",
         "category": "application", "failure": {"category": "application", "message": "no stock"},
+        "reason": "cancelled", "by": "key-1", "command": "retry", "from": 2, "to": 1,
     }  # fmt: skip
     for kind in HistoryKind:
         words = sentence(kind.value, data)
         assert words.endswith("."), kind
+        assert not words.startswith(kind.value), kind
+    undo = sentence("attempt-failed", data | {"direction": "compensation"})
+    assert undo == "The undo of step ship, attempt 2 failed (application: no stock)."
     assert sentence("from-the-future", {"a": 1}) == "from-the-future {'a': 1}"
 
 

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from sample_records import ITEM, NOW_MS, RUN
 
-from keyspace.lifecycle import ItemState, Phase
+from keyspace.lifecycle import ItemState, Phase, StopReason
 from keyspace.limits import LOSSES_STUCK
+from keyspace.records.run import RunRecord, StopRecord
 from keyspace.records.work import ItemRecord, WorkKind
 from keyspace.waiting import waiting_for
 
@@ -42,8 +43,45 @@ def test_each_situation_has_its_word(queued: ItemRecord | None, word: str, since
 def test_the_sentence_names_the_work(kind: WorkKind) -> None:
     """A person reads what is waited for: the step by its id, a pass and a compensation by their kind."""
     waiting = waiting_for(RUN, item(kind=kind), NOW_MS)
-    expected = {WorkKind.DISCOVERY: "the next pass", WorkKind.COMPENSATION: "a compensation"}.get(kind, "step s1")
+    expected = {WorkKind.DISCOVERY: "the next pass", WorkKind.COMPENSATION: "the compensation of step s1"}.get(
+        kind, "step s1"
+    )
     assert waiting is not None and expected in waiting.sentence
+
+
+def stopping(reason: StopReason, phase: Phase = Phase.CANCELLING, step_id: str | None = "s1") -> RunRecord:
+    stop = StopRecord(reason=reason, at_ms=1, by="k")
+    return msgspec.structs.replace(RUN, phase=phase, stop=stop, step_id=step_id)
+
+
+CANCELLED, LATE = StopReason.CANCELLED, StopReason.TIMED_OUT
+RUNNING = {"state": ItemState.AUTHORIZED, "authorized_at_ms": 7}
+TOLD: list[tuple[RunRecord, ItemRecord | None, str, str]] = [
+    (stopping(CANCELLED), item(**RUNNING), "settling", "The run was cancelled: step s1 had begun; its outcome is waited for."),
+    (stopping(LATE), item(**RUNNING), "settling", "The run's time is over: step s1 had begun; its outcome is waited for."),
+    (stopping(CANCELLED), None, "operator", "The run was cancelled: step s1 has an unknown outcome;"),
+    (stopping(CANCELLED, step_id=None), None, "operator", "The run was cancelled: an effect has an unknown outcome;"),
+    (
+        stopping(CANCELLED, Phase.COMPENSATING), item(kind=WorkKind.COMPENSATION, **RUNNING), "running",
+        "Completed steps are being undone: the compensation of step s1 is running on a worker.",
+    ),
+    (
+        stopping(CANCELLED, Phase.COMPENSATING), item(kind=WorkKind.COMPENSATION, vesting_ms=1), "worker",
+        "Completed steps are being undone: the compensation of step s1 waits for a compatible worker.",
+    ),
+    (
+        stopping(CANCELLED, Phase.COMPENSATING), None, "operator",
+        "Completed steps are being undone: the compensation of step s1 has an unknown outcome;",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("run", "queued", "word", "sentence"), TOLD)
+def test_a_stopping_run_says_so(run: RunRecord, queued: ItemRecord | None, word: str, sentence: str) -> None:
+    """RFD 2, "the run remains Cancelling until every token resolves": what runs is waited for, not stopped."""
+    waiting = waiting_for(run, queued, NOW_MS)
+    assert waiting is not None
+    assert (waiting.word, waiting.sentence[: len(sentence)]) == (word, sentence)
 
 
 def test_a_run_that_has_ended_waits_for_nothing() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from ryusen import ApiError, App, AsyncClient, Client, ConfigurationError, Context, InvalidValue, Unreachable
+from ryusen.client import AuthorizeRetry, DeclareFailure, SupplySuccess
 from ryusen.clients.exchange import ATTEMPTS_MAX, RETRY_AFTER_MAX_S
 from ryusen.clients.streams import FAILURES_MAX, Following
 
@@ -82,6 +83,9 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any]] = [
     ("matches", ("e1",), {"limit": 1}, "GET", "/v1/workspaces/acme/events/e1/matches?limit=1", {"items": []}),
     ("steps", ("r1",), {"cursor": "c"}, "GET", "/v1/workspaces/acme/runs/r1/steps?cursor=c", {"items": []}),
     ("step", ("r1", "a/b"), {}, "GET", "/v1/workspaces/acme/runs/r1/steps/a%2Fb", {}),
+    ("cancel", ("r1",), {}, "POST", "/v1/workspaces/acme/runs/r1/cancel", {"outcome": "accepted"}),
+    ("unresolved", (), {"limit": 5, "cursor": "c"}, "GET", "/v1/workspaces/acme/attempts?unresolved=true&limit=5&cursor=c", {"items": []}),
+    ("resolve", ("r1", "a/b", 2, AuthorizeRetry()), {"idempotency_key": "k"}, "POST", "/v1/workspaces/acme/runs/r1/steps/a%2Fb/attempts/2/resolve", {"replayed": False}),
     ("history", ("r1",), {"after": 3}, "GET", "/v1/workspaces/acme/runs/r1/history?after=3", {"items": []}),
     ("manifests", ("orders",), {}, "GET", "/v1/workspaces/acme/applications/orders/manifests", {"items": []}),
     ("manifest", ("orders", 3), {}, "GET", "/v1/workspaces/acme/applications/orders/manifests/3", {}),
@@ -182,6 +186,46 @@ def test_publishing_sends_the_applications_manifest() -> None:
     request = service.requests[0]
     assert request.url.path == "/v1/workspaces/acme/applications/orders/manifests"
     assert json.loads(request.content)["functions"][0]["triggers"][0]["event"] == "order.placed"
+
+
+COMMANDS: list[tuple[Any, bool, bytes]] = [
+    (SupplySuccess(), False, b'{"success":{"value":null}}'),
+    (SupplySuccess({"n": 2**53 + 1, "raw": b"\xff"}), False, b'{"success":{"value":{"n":9007199254740993,"raw":{"$bytes":"/w=="}}}}'),
+    (SupplySuccess(Order("o", Decimal("1.50"))), False, b'{"success":{"value":{"id":"o","total":"1.50"}}}'),
+    (DeclareFailure("no"), False, b'{"failure":{"message":"no"}}'),
+    (DeclareFailure("no", "bank", [1.0]), True, b'{"failure":{"message":"no","category":"bank","details":[1.0]},"direction":"compensation"}'),
+    (AuthorizeRetry(), True, b'{"retry":{},"direction":"compensation"}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "is_compensation", "body"), COMMANDS, ids=lambda value: str(value)[:30])
+async def test_a_command_travels_under_its_key_and_is_tried_again(
+    command: Any, is_compensation: bool, body: bytes
+) -> None:
+    """RFD 2, "An identical repeat returns the recorded response": so a lost answer is asked for again, with the same bytes."""
+    service = Service(httpx.ReadTimeout("no"), ok({"replayed": True}), ok({}))
+    options: dict[str, Any] = {"idempotency_key": "k1", "compensation": is_compensation}
+    assert plain(service).resolve("r1", "s1", 1, command, **options) == {"replayed": True}
+    await twin(service).resolve("r1", "s1", 1, command, **options)
+    assert [request.content for request in service.requests] == [body] * 3
+    assert {request.headers["Idempotency-Key"] for request in service.requests} == {"k1"}
+
+
+def test_a_cancellation_is_tried_again() -> None:
+    """RFD 2, "A repeated stop intent with the same outcome is idempotent"."""
+    service = Service(httpx.ConnectError("no"), ok({"outcome": "repeated"}))
+    assert plain(service).cancel("r1") == {"outcome": "repeated"}
+    assert [request.content for request in service.requests] == [b"", b""]
+
+
+@pytest.mark.parametrize("key", ["", "é", "k" * 257, "a\nb"])
+def test_a_command_needs_a_key_that_can_travel(key: str) -> None:
+    service = Service()
+    with pytest.raises(ConfigurationError, match="idempotency key"):
+        plain(service).resolve("r1", "s1", 1, AuthorizeRetry(), idempotency_key=key)
+    with pytest.raises(InvalidValue):
+        plain(service).resolve("r1", "s1", 1, SupplySuccess(object()), idempotency_key="k")
+    assert service.requests == []
 
 
 @pytest.mark.case(4)

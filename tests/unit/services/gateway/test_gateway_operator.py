@@ -194,7 +194,7 @@ async def test_the_undo_of_a_step_is_resolved_by_its_direction(world: GatewayWor
     await lose(world, work)
     shown = await world.ask("GET", f"{ROOT}/runs/{run.run_id}")
     assert shown["waiting"]["word"] == "operator"
-    assert "the undo of step s1 has an unknown outcome" in shown["waiting"]["sentence"]
+    assert "the compensation of step s1 has an unknown outcome" in shown["waiting"]["sentence"]
     (listed,) = (await world.ask("GET", f"{ROOT}/attempts"))["items"]
     assert (listed["direction"], listed["may_retry"], listed["stop"]) == ("compensation", True, "cancelled")
     await world.refused("stale_attempt", "POST", path_of(work), **sent({"retry": {}}))

@@ -10,6 +10,8 @@ import httpx
 import pytest
 from gateway_world import GatewayWorld
 from ryusen import ApiError, App, AsyncClient, Context
+from ryusen.client import AuthorizeRetry, SupplySuccess
+from transitions.world import LEASE_MS
 
 app = App("orders")
 
@@ -66,6 +68,26 @@ async def test_a_history_is_followed_to_its_end(world: GatewayWorld, client: Asy
     assert (await client.step(run.run_id, "s1"))["value"] == "ok"
     followed = [entry["kind"] async for entry in client.follow(run.run_id)]
     assert followed == await world.core.kinds(run.run_id)
+
+
+async def test_an_operator_acts_through_the_client(world: GatewayWorld, client: AsyncClient) -> None:
+    run = await world.core.start_run()
+    work = await world.core.start_step("s1")
+    world.clock.advance(LEASE_MS)
+    await world.core.lose(work.item_id)
+    (listed,) = (await client.unresolved(limit=5)).items
+    at = (listed["run"], listed["step"], listed["generation"])
+    assert at == (run.run_id, "s1", 1)
+    value = {"at": datetime(2026, 1, 2, tzinfo=UTC), "blob": b"\xff"}
+    made = await client.resolve(*at, SupplySuccess(value), idempotency_key="k")
+    again = await client.resolve(*at, SupplySuccess(value), idempotency_key="k")
+    assert (made["attempt_state"], made["replayed"], again["replayed"]) == ("succeeded", False, True)
+    assert (await client.step(run.run_id, "s1"))["value"] == value
+    with pytest.raises(ApiError) as caught:
+        await client.resolve(*at, AuthorizeRetry(), idempotency_key="k2")
+    assert (caught.value.problem, caught.value.status) == ("stale_attempt", 409)
+    assert (await client.cancel(run.run_id))["phase"] == "compensating"
+    assert (await client.unresolved()).items == []
 
 
 async def test_a_refusal_reaches_the_caller_with_its_code_and_members(world: GatewayWorld, client: AsyncClient) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
-import httpx
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
-from click.testing import CliRunner, Result
-from unit.services.gateway.gateway_world import SYSTEM_KEY, GatewayWorld
+from click.testing import CliRunner
+from runtime_cli import Cli
+from unit.services.gateway.gateway_world import SYSTEM_KEY
 
 from keyspace.transitions.register_release import register_release
 from services.runtime.cli import main
@@ -28,63 +27,6 @@ async def fulfil(ctx): ...
 @app.function(on="order.billed")
 async def bill(ctx): ...
 """
-
-
-class Bridge(httpx.BaseTransport):
-    """Carries a plain client's requests to the gateway on its own event loop."""
-
-    def __init__(self, portal: BlockingPortal, world: GatewayWorld) -> None:
-        self.portal = portal
-        self.world = world
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        content = request.read()
-
-        async def send() -> httpx.Response:
-            headers = {name: value for name, value in request.headers.items() if name != "host"}
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(self.world.app)) as http:
-                return await http.request(request.method, request.url, headers=headers, content=content)
-
-        answer = self.portal.call(send)
-        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content, request=request)
-
-
-class Cli:
-    """The command line with an administrator's key of acme."""
-
-    def __init__(self, portal: BlockingPortal, world: GatewayWorld) -> None:
-        self.portal = portal
-        self.world = world
-        self.key = world.keys["acme", "admin"]
-
-    def invoke(self, *arguments: str, stdin: str | bytes | None = None, **environ: str | None) -> Result:
-        env = {"RYUSEN_URL": "http://gateway", "RYUSEN_WORKSPACE": "acme", "RYUSEN_KEY": self.key} | environ
-        return CliRunner().invoke(
-            main, arguments, env=env, input=stdin, obj=Bridge(self.portal, self.world), catch_exceptions=False
-        )
-
-    def out(self, *arguments: str, **more: Any) -> str:
-        result = self.invoke(*arguments, **more)
-        assert result.exit_code == 0, result.stderr
-        return result.stdout
-
-    def json(self, *arguments: str, **more: Any) -> Any:
-        return json.loads(self.out(*arguments, "--json", **more))
-
-    def run(self, verb: Callable[..., Any], *arguments: Any) -> Any:
-        return self.portal.call(verb, *arguments)
-
-
-@pytest.fixture
-def cli() -> Iterator[Cli]:
-    with start_blocking_portal() as portal:
-
-        async def build() -> GatewayWorld:
-            world = GatewayWorld()
-            await world.furnish()
-            return world
-
-        yield Cli(portal, portal.call(build))
 
 
 @pytest.fixture
