@@ -71,6 +71,11 @@ class Story:
                 return late_ms
         return None
 
+    def way(self, at_ms: float, until_ms: float) -> str:
+        """Return, in words, what the run did from just before an instant until it went on."""
+        late = ((entry["kind"], float(entry["at_ms"]) - at_ms) for entry in self.entries)
+        return ", ".join(f"{kind} {ms:+.0f}" for kind, ms in late if -UNDER_WAY_MS <= ms <= until_ms)
+
     def doubt_ms(self, at_ms: float) -> float | None:
         """Return how long after an instant an attempt of the run was shown as Unknown."""
         late = [entry["at_ms"] - at_ms for entry in self.entries if entry["kind"] == "attempt-unknown"]
@@ -95,20 +100,21 @@ def aftermath(incident: Incident, stories: Iterable[Story], instances: Mapping[s
     """Print what an incident did and return how long, in ms, each run stood still whose work it hit and that went on."""
     hit = [story for story in stories if instances.get(story.holder(incident.at_ms) or "") in incident.pids]
     assert hit, f"{incident.what} hit nothing"
-    still = sorted(late for late in (story.still_ms(incident.at_ms) for story in hit) if late is not None)
+    went_on = sorted(
+        ((late, story) for story in hit if (late := story.still_ms(incident.at_ms)) is not None), key=lambda one: one[0]
+    )
+    still = [late for late, _ in went_on]
     doubts = [late for late in (story.doubt_ms(incident.at_ms) for story in hit) if late is not None]
-    waits = sum(story.still_ms(incident.at_ms) is None for story in hit)
-    last = (
-        f"the last went on after {still[-1]:.0f} ms ({still[-1] / lease_ms:.2f} leases), p50 {quantile(still, 0.5):.0f} ms"
-        if still
-        else "none went on"
-    )
-    doubt = (
-        f"; {len(doubts)} shown as Unknown by {max(doubts):.0f} ms, {waits} of them wait for an operator"
-        if doubts
-        else ""
-    )
-    print(f"{incident.what} (away {incident.over_ms - incident.at_ms:.0f} ms): {len(hit)} runs hit, {last}{doubt}")
+    print(f"{incident.what} (away {incident.over_ms - incident.at_ms:.0f} ms): {len(hit)} runs hit")
+    if doubts:
+        waits = len(hit) - len(still)
+        print(f"    {len(doubts)} shown as Unknown, by {max(doubts):.0f} ms; {waits} of all wait for an operator")
+    if still:
+        last, slowest = went_on[-1]
+        print(
+            f"    went on: p50 {quantile(still, 0.5):.0f} ms, the last after {last:.0f} ms ({last / lease_ms:.2f} leases)"
+        )
+        print(f"    the last one's way: {slowest.way(incident.at_ms, last)}")
     return still
 
 
