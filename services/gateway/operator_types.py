@@ -12,6 +12,7 @@ __all__ = [
     "Resolution",
     "ResolutionRequest",
     "RetryAuthorized",
+    "Stop",
     "SuccessSupplied",
     "UnresolvedAttempt",
 ]
@@ -46,6 +47,14 @@ class Cancellation(_Answer, frozen=True, kw_only=True):
     recovery: str | None
     settling: bool
     explanation: str
+
+
+class Stop(_Answer, frozen=True, kw_only=True):
+    """Why a run was told to stop, when, and by which key; the first reason stands."""
+
+    reason: str
+    at_ms: int
+    by: str
 
 
 class UnresolvedAttempt(_Answer, frozen=True, kw_only=True):

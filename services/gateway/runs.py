@@ -6,7 +6,7 @@ import msgspec
 
 from keyspace.layout import EVENT_PAYLOAD, ITEM, OUTPUT, RUN, RUN_BY_FUNCTION, RUN_BY_STATUS, RUN_LIST
 from keyspace.lifecycle import Execution, Phase
-from keyspace.records.run import FailureRecord, RunRecord, UnwindRecord
+from keyspace.records.run import FailureRecord, RunRecord, StopRecord, UnwindRecord
 from keyspace.records.work import ItemRecord
 from keyspace.store.api import KeyRange
 from keyspace.transitions.create_workspace import require_workspace
@@ -16,7 +16,7 @@ from keyspace.tx import Tx
 from keyspace.waiting import waiting_for
 from services.gateway.cursors import ListQuery
 from services.gateway.endpoints import Answer, Call, missing
-from services.gateway.operator_types import Cancellation
+from services.gateway.operator_types import Cancellation, Stop
 from services.gateway.pages import PageRequest, read_rows
 from services.gateway.problems import ApiProblem
 from services.gateway.types import Failure, Page, Run, RunSummary, Unwind, Waiting
@@ -193,12 +193,17 @@ def _detail(run: RunRecord, item: ItemRecord | None, now_ms: int, payload: bytes
         generation=run.generation,
         history_count=run.history_count,
         completion_count=run.completion_count,
+        stop=_stop(run.stop),
         unwind=_unwind(run.unwind),
         input_bytes=run.input_bytes,
         input=msgspec.Raw(payload),
         output_bytes=run.output_bytes,
         output=None if output is None else msgspec.Raw(output),
     )
+
+
+def _stop(record: StopRecord | None) -> Stop | None:
+    return None if record is None else Stop(reason=record.reason.value, at_ms=record.at_ms, by=record.by)
 
 
 def _unwind(record: UnwindRecord | None) -> Unwind | None:

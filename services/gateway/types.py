@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from keyspace.records.tenancy import Role
+from services.gateway.operator_types import Stop
 
 __all__ = [
     "Activated",
@@ -263,6 +264,7 @@ class Run(RunSummary, frozen=True, kw_only=True):
     generation: int
     history_count: int
     completion_count: int
+    stop: Stop | None
     unwind: Unwind | None
     input_bytes: int
     input: msgspec.Raw

@@ -98,8 +98,10 @@ def resolve(
     api = _api(where)
     command = _command(success, failure, category, details, is_retry=is_retry)
     direction = "compensation" if is_compensation else "forward"
+    is_stopping = not is_compensation and api.read(api.path("runs", run))["stop"] is not None
     shown = api.read(api.path("runs", run, "steps", step))
-    warn(_intention(shown, direction, generation, next(iter(command))))
+    intention = (_INTENTIONS_STOPPED if is_stopping else _INTENTIONS)[next(iter(command))]
+    warn(_about(shown, direction, generation, intention))
     confirm("Decide so?", is_yes=is_yes)
     key = secrets.token_hex(KEY_BYTES) if idempotency_key is None else idempotency_key
     if idempotency_key is None:
@@ -149,7 +151,14 @@ _INTENTIONS = {
 }
 
 
-def _intention(step: dict[str, Any], direction: str, generation: int, decision: str) -> str:
+_INTENTIONS_STOPPED = {
+    "success": "it will count as done, for good, and be undone with the others, since the run was stopped",
+    "failure": "it will count as failed and is not tried again, since the run was stopped",
+    "retry": "the run was stopped, so this will be refused",
+}
+
+
+def _about(step: dict[str, Any], direction: str, generation: int, intention: str) -> str:
     """Return which attempt this is about and what the decision will do."""
     what = "the undo of step" if direction == "compensation" else "step"
     for attempt in step["attempts"]:
@@ -157,7 +166,7 @@ def _intention(step: dict[str, Any], direction: str, generation: int, decision: 
             return (
                 f"{what} {step['step']}, attempt {attempt['ordinal']} (operation {attempt['operation']}), "
                 f"is {attempt['state']}: begun {instant(attempt['authorized_at_ms'])} on instance {attempt['instance'] or '-'}, "
-                f"lost {instant(attempt['lost_at_ms'])}; {_INTENTIONS[decision]}"
+                f"lost {instant(attempt['lost_at_ms'])}; {intention}"
             )
     return f"{what} {step['step']} has no generation {generation}"
 

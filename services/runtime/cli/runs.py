@@ -83,6 +83,8 @@ def show(run: str, is_json: bool, **where: str) -> None:
     click.echo(f"event     {found['event']} {found['event_name']}")
     click.echo(f"status    {found['status']}" + (f", {found['recovery']}" if found["recovery"] else ""))
     click.echo(f"created   {instant(found['created_at_ms'])}  ended {instant(found['terminal_at_ms'])}")
+    if found["stop"]:
+        click.echo(f"stopped   {found['stop']['reason']} {instant(found['stop']['at_ms'])} by {found['stop']['by']}")
     if found["waiting"]:
         click.echo(f"waiting   {found['waiting']['sentence']}")
     if found["failure"]:
@@ -163,8 +165,9 @@ def _intention(run: dict[str, Any]) -> str:
         "operator": "the attempt of unknown outcome must be settled, then ",
     }.get(run["waiting"]["word"], "")
     count = run["completion_count"]
-    undone = f"the undo of {count} completed steps begins" if count else "it ends, with nothing to undo"
-    return f"{name} is {run['status']} ({run['waiting']['sentence']}); no forward work will start any more, {begun}{undone}"
+    steps = "1 completed step" if count == 1 else f"{count} completed steps"
+    undone = f"the undo of {steps} begins" if count else "it ends, with nothing to undo"
+    return f"{name} is {run['status']} ({run['waiting']['sentence'].rstrip('.')}); no forward work will start any more, {begun}{undone}"
 
 
 def _pages(api: Api, run: str, after: int) -> Iterator[dict[str, Any]]:

@@ -61,12 +61,14 @@ async def test_a_cancellation_says_what_it_came_to(world: GatewayWorld) -> None:
     shown = await world.ask("GET", f"{ROOT}/runs/{run.run_id}")
     assert shown["waiting"]["word"] == "settling"
     assert "The run was cancelled" in shown["waiting"]["sentence"]
+    by = world.key_ids["acme", "client"]
+    assert (shown["stop"]["reason"], shown["stop"]["by"]) == ("cancelled", by)
     before = await world.core.dump()
     assert (await cancel(world, run.run_id))["outcome"] == "repeated"
     assert await world.core.dump() == before
     history = (await world.ask("GET", f"{ROOT}/runs/{run.run_id}/history"))["items"]
     (stop,) = [entry["data"] for entry in history if entry["kind"] == "stop-committed"]
-    assert stop == {"reason": "cancelled", "by": world.key_ids["acme", "client"]}
+    assert stop == {"reason": "cancelled", "by": by}
     await world.core.succeed(work)
     again = await cancel(world, run.run_id)
     assert (again["outcome"], again["phase"], again["settling"]) == ("repeated", "compensating", False)

@@ -46,9 +46,11 @@ def test_a_run_is_cancelled_and_told_before_and_after(cli: Cli) -> None:
     before, after = result.stderr.splitlines()
     assert "shop/fulfil is running" in before
     assert "what is running now goes on and its outcome is waited for" in before
-    assert "the undo of 1 completed steps begins" in before
+    assert "the undo of 1 completed step begins" in before
     assert "still waited for" in after
-    assert "The run was cancelled: step s2 had begun" in cli.out("runs", "show", run.run_id)
+    shown = cli.out("runs", "show", run.run_id)
+    assert "The run was cancelled: step s2 had begun" in shown
+    assert f"by {cli.world.key_ids['acme', 'admin']}" in shown
     cli.run(cli.world.core.succeed, work)
     again = cli.invoke("runs", "cancel", run.run_id)
     assert again.stdout == f"{run.run_id} repeated: compensating\n"
@@ -130,6 +132,9 @@ def test_a_stopped_run_refuses_a_retry(cli: Cli) -> None:
     assert "the attempt of unknown outcome must be settled" in cli.invoke("runs", "cancel", work.run_id).stderr
     result = cli.invoke("attempts", "resolve", *at(work), "--retry")
     assert (result.exit_code, "[retry_forbidden]" in result.stderr, result.stdout) == (1, True, "")
+    assert "the run was stopped, so this will be refused" in result.stderr
+    settled = cli.invoke("attempts", "resolve", *at(work), "--success", "1")
+    assert "be undone with the others" in settled.stderr.splitlines()[0]
 
 
 def test_a_compensation_is_named(cli: Cli) -> None:
