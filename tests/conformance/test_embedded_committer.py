@@ -10,14 +10,15 @@ from collections.abc import AsyncIterator
 import pytest
 from store_steps import DEADLINE_S, put, value_of
 
-from keyspace.clock import SystemClock
+from keyspace.clock import SystemClock, VirtualClock
 from keyspace.store.embedded import EmbeddedStore
-from keyspace.store.embedded_commit import Changes, Serializer
+from keyspace.store.embedded_commit import Changes, CommitRequest, Serializer
 from keyspace.store.embedded_committer import ThreadCommitter
 from keyspace.store.embedded_format import META_KEY, monotonic_us, prepare, read_meta
 from keyspace.store.embedded_watch import WatchTable
+from keyspace.store.embedded_writes import Flattened
 from keyspace.store.engine import Snapshot, WriteBatch
-from keyspace.store.errors import CommitUnknownResult, StoreError, StoreUnavailableError
+from keyspace.store.errors import CommitUnknownResult, NotCommitted, StoreError, StoreUnavailableError
 from keyspace.store.memory_engine import MemoryEngine
 
 
@@ -162,6 +163,34 @@ async def test_busy_commits_share_syncs(store: EmbeddedStore, engine: HeldEngine
     engine.may_sync.set()
     await asyncio.wait_for(asyncio.gather(first, *others), DEADLINE_S)
     assert engine.sync_count <= 4, "51 commits took a sync each"
+
+
+async def test_what_one_turn_of_the_loop_asks_for_shares_a_group(store: EmbeddedStore) -> None:
+    """The thread is woken once a turn; would catch one that is woken by the first commit and takes it alone."""
+    versions = await asyncio.wait_for(
+        asyncio.gather(*(put(store, (b"%d" % index, b"1")) for index in range(50))), DEADLINE_S
+    )
+    assert len(set(versions)) == 1
+
+
+def test_the_first_commit_of_another_process_is_seen_by_one_that_was_alone() -> None:
+    """A serializer that has stopped looking ahead still judges against everything that was committed."""
+    engine, clock = MemoryEngine(), VirtualClock()
+    start = prepare(engine, monotonic_us(clock))
+    alone, other = Serializer(engine, clock, start), Serializer(engine, clock, start)
+
+    def commit(serializer: Serializer, read_version: int) -> CommitRequest:
+        request = CommitRequest(Flattened([(b"k", b"1")], []), read_version, {b"k"}, [], {b"k"}, [])
+        serializer.catch_up()
+        serializer.commit([request])
+        return request
+
+    first = commit(alone, start.version)
+    second = commit(alone, first.version)
+    theirs = commit(other, second.version)
+    assert theirs.error is None
+    assert isinstance(commit(alone, second.version).error, NotCommitted)
+    assert commit(alone, theirs.version).error is None
 
 
 async def test_a_read_only_commit_waits_for_what_it_has_seen_to_be_durable(
