@@ -210,7 +210,9 @@ class SessionCore:
         chain_count, function = (0, "") if held is None else (held.chain_count, held.function)
         if not self._continues or not self._takes_work or chain_count >= CONTINUED_STEPS_MAX:
             return False
-        return self._goes_on(function)
+        # What was said of work of a former session takes a place of its own.
+        has_place = held is not None or len(self._held) + len(self._reserved) < self.capacity
+        return has_place and self._goes_on(function)
 
     def start_leaves(self, request: str) -> None:
         """The start frame goes to the transport now: from here on the effect may have begun."""
@@ -222,6 +224,7 @@ class SessionCore:
         """A settlement has ended; None when it failed and the worker must keep what it has."""
         frame, joint = effect.frame, effect.joint
         self._settling.discard(frame.request)
+        self._reserved.discard(frame.request)
         held = self._held.get(frame.request)
         chain_count, function = (0, "") if held is None else (held.chain_count, held.function)
         announced = self._announced.pop(frame.following, None) if isinstance(frame, Result) else None
@@ -355,11 +358,16 @@ class SessionCore:
                 return [Close(BAD_FRAME, "result_before_start")]
             held.state = HeldState.SETTLING
         self._settling.add(frame.request)
-        may_hold = self.may_hold(frame)
+        may_hold = self.may_hold(frame) and not (isinstance(frame, Result) and self._is_taken(frame.following))
+        if may_hold and held is None:
+            self._reserved.add(frame.request)
         if isinstance(frame, Result) and frame.following and isinstance(frame.outcome, Succeeded) and may_hold:
             self._announced[frame.following] = Announced(frame, 0 if held is None else held.chain_count)
             return [Wait(frame.following)]
         return [Settle(frame, may_hold=may_hold)]
+
+    def _is_taken(self, following: str) -> bool:
+        return following in self._announced or following in self._held
 
     def _answered(self, announced: Announced, answer: Answer) -> list[Effect]:
         """The answer that an announced success waits for, or one that came while that was being settled alone."""

@@ -301,6 +301,32 @@ def test_a_pass_under_way_when_the_session_ends_counts_as_lost() -> None:
 
 
 @pytest.mark.case(13)
+@pytest.mark.parametrize("is_full", [False, True])
+def test_what_a_former_session_left_goes_on_only_where_there_is_a_place(is_full: bool) -> None:
+    """Case 013: an answer kept from a former session is accepted; its step needs a place of its own here."""
+    core, held = started(capacity=1 if is_full else 2)
+    kept = answer(held, request="kept", ref=msgspec.structs.replace(held.ref, token="77" * 16))
+    assert core.received(kept, NOW_MS) == [Settle(kept, may_hold=not is_full)]
+    assert core.free_count(NOW_MS) == 0, "the place is kept while it is being settled"
+    core.settled(Settle(kept, may_hold=not is_full), Outcome(Settled(request="kept", verdict="stale")), NOW_MS)
+    assert core.free_count(NOW_MS) == (0 if is_full else 1)
+
+
+@pytest.mark.parametrize("taken_by", ["announced", "held"])
+def test_a_following_pass_under_a_name_that_is_taken_follows_nothing(taken_by: str) -> None:
+    """A worker that gives one name to two things harms neither."""
+    core, held = started()
+    core.assigned(delivery(token="ef" * 16, number=2), NOW_MS)
+    other = core._held["ef" * 16]
+    other.state, other.was_started = HeldState.STARTED, True
+    name = FOLLOWING if taken_by == "announced" else held.request
+    if taken_by == "announced":
+        core.received(success(held), NOW_MS)
+    result = success(other, following=name)
+    assert core.received(result, NOW_MS) == [Settle(result, may_hold=False)]
+
+
+@pytest.mark.case(13)
 def test_a_chain_never_takes_more_than_its_place() -> None:
     """Case 013: held and reserved together never exceed the capacity, however far a chain goes."""
     core, held = started(capacity=1)
