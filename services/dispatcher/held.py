@@ -7,11 +7,13 @@ from enum import Enum, auto
 
 from ryusen.protocol.frames import Answer, Result, WorkRef
 
-from keyspace.records.work import WorkKind
+from keyspace.records.work import ItemRecord, WorkKind
+from keyspace.transitions.continue_run import following_pass
 from keyspace.transitions.lease_items import Delivery
 from keyspace.transitions.work import Work
+from services.dispatcher.refs import ref_of, work_of
 
-__all__ = ["Announced", "Held", "HeldState"]
+__all__ = ["Announced", "Held", "HeldState", "held_item", "held_pass"]
 
 
 class HeldState(Enum):
@@ -84,3 +86,20 @@ class Announced:
     is_settling: bool = False
     answer: Answer | None = None
     is_given_back: bool = False
+
+
+def held_item(item: ItemRecord, state: HeldState, lease_until_ms: float, function: str) -> Held:
+    """Return a leased item as what its session holds; its token is its request id."""
+    ref = ref_of(item)
+    work = work_of(ref)
+    assert work is not None, "a leased item that nothing can name"
+    return Held(ref.token, ref, work, state, lease_until_ms=lease_until_ms, function=function)
+
+
+def held_pass(result: Result, lease_until_ms: float, *, chain_count: int, function: str) -> Held:
+    """Return the pass behind a success that was settled alone: it goes on where it is, under a lease of its own."""
+    work = work_of(result.ref)
+    assert work is not None, "a settled result that names nothing"
+    held = Held(result.following, result.ref, following_pass(work), HeldState.ASSIGNED, lease_until_ms=lease_until_ms)
+    held.chain_count, held.function = chain_count, function
+    return held

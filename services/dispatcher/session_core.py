@@ -30,8 +30,6 @@ from ryusen.protocol.frames import (
 )
 
 from keyspace.limits import RENEW_ITEMS_MAX
-from keyspace.records.work import ItemRecord
-from keyspace.transitions.continue_run import following_pass
 from keyspace.transitions.lease_items import Delivery
 from keyspace.transitions.work import Stale, Verdict
 from services.dispatcher.effects import (
@@ -49,9 +47,9 @@ from services.dispatcher.effects import (
     Unstart,
     Wait,
 )
-from services.dispatcher.held import Announced, Held, HeldState
+from services.dispatcher.held import Announced, Held, HeldState, held_item, held_pass
 from services.dispatcher.options import CONTINUED_STEPS_MAX, PAUSE_MS_FIRST, PAUSE_MS_MAX
-from services.dispatcher.refs import ref_of, work_of
+from services.dispatcher.refs import work_of
 from services.dispatcher.settlement import Outcome, SettlementFrame
 
 __all__ = ["BAD_FRAME", "NORMAL", "SUPERSEDED", "SessionCore"]
@@ -162,19 +160,9 @@ class SessionCore:
 
     def assigned(self, delivery: Delivery, now_ms: float) -> list[Effect]:
         """A lease was made for this session."""
-        ref = ref_of(delivery.item)
-        work = work_of(ref)
-        assert work is not None, "a leased item that nothing can name"
-        held = Held(
-            ref.token,
-            ref,
-            work,
-            HeldState.LOADING,
-            lease_until_ms=now_ms + self._lease_ms,
-            delivery=delivery,
-            function=delivery.run.function,
-        )
-        self._reserved.discard(ref.token)
+        held = held_item(delivery.item, HeldState.LOADING, now_ms + self._lease_ms, delivery.run.function)
+        held.delivery = delivery
+        self._reserved.discard(held.request)
         self._held[held.request] = held
         return [Load(held)]
 
@@ -237,9 +225,12 @@ class SessionCore:
             else:
                 del self._held[frame.request]
         if outcome.is_open and isinstance(frame, Result) and frame.following and effect.may_hold:
-            self._keep_pass(frame, chain_count, function, now_ms)
+            until_ms = now_ms + self._lease_ms
+            self._held[frame.following] = held_pass(frame, until_ms, chain_count=chain_count, function=function)
         if outcome.following is not None:
-            self._keep_step(outcome.following, chain_count, function, now_ms)
+            step = held_item(outcome.following, HeldState.STARTING, now_ms + self._lease_ms, function)
+            step.chain_count = chain_count + 1
+            self._held[step.request] = step
         self._pause_ms = PAUSE_MS_FIRST
         effects: list[Effect] = [Send(outcome.frame)]
         if announced is not None and announced.is_given_back:
@@ -249,35 +240,6 @@ class SessionCore:
         elif announced is not None and announced.answer is not None and joint is None:
             effects += self._said(announced.answer)
         return effects
-
-    def _keep_pass(self, result: Result, chain_count: int, function: str, now_ms: float) -> None:
-        """The pass behind a success goes on here under a lease of its own."""
-        work = work_of(result.ref)
-        assert work is not None, "a settled result that names nothing"
-        self._held[result.following] = Held(
-            result.following,
-            result.ref,
-            following_pass(work),
-            HeldState.ASSIGNED,
-            lease_until_ms=now_ms + self._lease_ms,
-            chain_count=chain_count,
-            function=function,
-        )
-
-    def _keep_step(self, item: ItemRecord, chain_count: int, function: str, now_ms: float) -> None:
-        """The declared step is authorized to this session; it begins when `proceed` leaves."""
-        ref = ref_of(item)
-        work = work_of(ref)
-        assert work is not None, "a leased item that nothing can name"
-        self._held[ref.token] = Held(
-            ref.token,
-            ref,
-            work,
-            HeldState.STARTING,
-            lease_until_ms=now_ms + self._lease_ms,
-            chain_count=chain_count + 1,
-            function=function,
-        )
 
     def renewed(self, renewal: Renewal, kept: list[bool], now_ms: float) -> list[Effect]:
         """A renewal is done; `kept` says of each lease whether it goes on."""
