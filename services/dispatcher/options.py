@@ -66,6 +66,8 @@ YIELD_MS = 500
 session's ring and claim, at another dispatcher too, and short for a step that nobody newer has room for."""
 LIVE_LOOK_MS = 1_000
 """How often a dispatcher reads what others' sessions run and which contracts are declared."""
+LIVE_PAUSE_MS = 100
+"""The least time between two looks: workers that come or go together cost one look, not one each."""
 LIVE_FORGOTTEN_MS = 60_000
 LIVE_FORGOTTEN_PROCESSES_MAX = 16
 """The words of dispatchers silent for so long, that one look takes away."""

@@ -24,6 +24,7 @@ from services.dispatcher.options import (
     LIVE_FORGOTTEN_MS,
     LIVE_FORGOTTEN_PROCESSES_MAX,
     LIVE_LOOK_MS,
+    LIVE_PAUSE_MS,
     OFFERS_KEPT_MAX,
     ROUTING_PAGE_ITEMS,
 )
@@ -155,6 +156,7 @@ class ReleaseBoard:
                 await self.look()
             except Exception as error:
                 log.warning("live releases cannot be read", exc_info=None if is_passing(error) else error)
+            await self._keyspace.clock.sleep_ms(LIVE_PAUSE_MS)
 
     async def look(self) -> None:
         """Say what sessions here run, if that is new or runs out, and read what others say.

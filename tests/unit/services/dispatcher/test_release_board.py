@@ -13,7 +13,7 @@ from keyspace.transitions.live_releases import announce_live, read_live
 from keyspace.transitions.publish_manifest import FunctionSpec, ManifestSpec, publish_manifest
 from keyspace.transitions.register_release import register_release, release_position
 from keyspace.tx import Tx
-from services.dispatcher.options import LIVE_FORGOTTEN_MS, LIVE_LOOK_MS
+from services.dispatcher.options import LIVE_FORGOTTEN_MS, LIVE_LOOK_MS, LIVE_PAUSE_MS
 from services.dispatcher.release_board import Application, ReleaseBoard
 from services.dispatcher.releases import UNVERSIONED, Standing
 
@@ -122,8 +122,12 @@ async def test_without_sessions_it_asks_nothing_of_the_store(world: World) -> No
         desk.board.join(SHOP, "a", await registered(world, "v1"))
         await turns()
         desk.board.part(SHOP, "a")
-        await turns()
+        for _ in range(3):
+            world.clock.advance(LIVE_PAUSE_MS)
+            await turns()
+        assert await world.read(read_live) == []
         before = desk.count("read_live")
+        assert before >= 2, "there was something to know while the session stood"
         for _ in range(60):
             world.clock.advance(LIVE_LOOK_MS)
             await turns(5)
