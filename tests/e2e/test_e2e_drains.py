@@ -49,6 +49,9 @@ async def relay(world: World) -> AsyncIterator[Relay]:
         for process in world.launcher.processes:
             if process.name.startswith(Role.WORKER.value):
                 await process.kill()
+        for index in (0, 1):
+            if not world.launcher.process(Role.DISPATCHER, index).is_alive:
+                await world.launcher.restart(Role.DISPATCHER, index)
 
 
 @pytest.mark.case(70)
@@ -157,9 +160,9 @@ async def test_a_drained_dispatcher_hands_its_sessions_over_at_once(world: World
     assert slowest < AT_ONCE_MS
     for run in (held, *stream):
         kinds = await world.kinds(run)
-        assert (kinds["attempt-unknown"], kinds["attempt-not-started"], kinds["pass-lost"]) == (0, 0, 0)
+        # One authorized in the moment of leaving may be proven not to have begun; that waits for no lease either.
+        assert (kinds["attempt-unknown"], kinds["pass-lost"]) == (0, 0)
         assert set(world.begun(run).values()) == {1}
-    await world.launcher.restart(Role.DISPATCHER, index)
     worker.signal(signal.SIGTERM)
     assert await worker.wait(PROMPT_S) == 0
 
