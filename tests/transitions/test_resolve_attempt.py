@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 from operator_verbs import (
     assert_nothing_began_after_the_stop,
@@ -37,6 +38,7 @@ from keyspace.transitions.resolve_attempt import (
     SupplySuccess,
     Target,
 )
+from keyspace.transitions.resolve_attempt import unresolved as decide_unresolved
 from keyspace.transitions.work import Accepted, Replayed, Stale, Work
 
 DECLARED = FailureRecord(category="operator", message="the bank says no", details='{"code":51}')
@@ -279,6 +281,21 @@ async def test_an_attempt_that_runs_is_not_unresolved(world: World, name: str) -
     await world.authorize(work)
     await must_refuse(world, "stale_attempt", resolve(world, target_of(work), COMMANDS[name]))
     assert await world.succeed(work) == Accepted()
+
+
+async def test_the_fence_holds_by_itself(world: World) -> None:
+    """RFD 2, "Incrementing the fencing generation prevents generation G from committing": even were G still Unknown."""
+    work = await unknown_step(world)
+    target, run = target_of(work), await world.get_run(work.run_id)
+    step, attempt = await world.step(work.run_id, "s1"), await world.attempt(work.run_id, "s1", 1)
+    assert decide_unresolved(run, step, attempt, target).attempt == attempt
+    for change in (
+        (run, msgspec.structs.replace(step, generation=2), attempt),
+        (msgspec.structs.replace(run, phase=Phase.COMPENSATING), step, attempt),
+        (msgspec.structs.replace(run, phase=Phase.TERMINAL), step, attempt),
+    ):
+        with pytest.raises(Refusal, match="not unresolved"):
+            decide_unresolved(*change, target)
 
 
 # -- keys and the order of refusals

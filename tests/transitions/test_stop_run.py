@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 from operator_verbs import (
     assert_nothing_began_after_the_stop,
@@ -25,7 +26,7 @@ from keyspace.records.run import RetryRecord, RunRecord
 from keyspace.records.work import Direction
 from keyspace.transitions.accept_declaration import Declaration
 from keyspace.transitions.lose_lease import Loss
-from keyspace.transitions.stop_run import StopOutcome, StopReply
+from keyspace.transitions.stop_run import StopOutcome, StopReply, settlement_gate
 from keyspace.transitions.work import Accepted, Replayed, Stale, Work
 
 ENDED = (Phase.TERMINAL, Execution.CANCELLED, Recovery.EMPTY_UNWIND)
@@ -180,6 +181,23 @@ async def test_a_stopping_run_waits_for_an_unknown_outcome(world: World, is_lost
     assert outcome(await world.get_run(run.run_id)) == UNWINDING
     assert await unresolved(world) == []
     await world.check()
+
+
+async def test_the_gate_opens_for_the_last_token_only(world: World) -> None:
+    """RFD 2, "only after every effectful settlement token resolves": counted, were there ever more than one."""
+    run = await world.start_run()
+    await world.start_step("s1")
+    await cancel(world, run.run_id)
+    stopping = msgspec.structs.replace(await world.get_run(run.run_id), item_id=None)
+    before = await world.dump()
+    for waiting in (
+        msgspec.structs.replace(stopping, unknown_count=1),
+        msgspec.structs.replace(stopping, item_id="aa" * 16),
+        msgspec.structs.replace(stopping, phase=Phase.RUNNING),
+    ):
+        same = await world.run("gate", lambda tx, run=waiting: settlement_gate(tx, "acme", run, run.updated_at_ms))
+        assert same == waiting
+    assert await world.dump() == before
 
 
 @pytest.mark.parametrize("completed", [0, 1])
