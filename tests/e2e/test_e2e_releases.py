@@ -159,7 +159,8 @@ async def _judge(fleet: Fleet, quiet: list[str]) -> None:
     print(
         f"\n{len(loaded)} runs under load, {crossed} over more than one release; in flight at rollouts: {fleet.in_flight}"
     )
-    for number in range(1, ROLLOUTS):
+    for number in range(1, ROLLOUTS + 1):
         overlap_ms = max(starts[release(number - 1)]) - min(starts[release(number)])
-        print(f"{release(number)}: the last start of {release(number - 1)} came {overlap_ms} ms after its first")
+        end = "the backlog ended" if number == ROLLOUTS else "it was told to stop"
+        print(f"{release(number)}: the last start of {release(number - 1)} came {overlap_ms} ms after its first; {end}")
     assert crossed > 0, "no run was under way when a release came: nothing was tried"
