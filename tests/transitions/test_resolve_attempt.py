@@ -22,7 +22,7 @@ from operator_verbs import (
     unresolved,
 )
 from test_races import InterruptingStore, prepared, race
-from world import LEASE_MS, World, work_of
+from world import LEASE_MS, EagerClock, World, work_of
 
 from keyspace.errors import Refusal
 from keyspace.layout import RESOLUTION
@@ -30,6 +30,9 @@ from keyspace.lifecycle import AttemptState, CompensationState, Execution, Phase
 from keyspace.limits import FAILURE_MESSAGE_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, REPLAY_BYTES_MAX
 from keyspace.records.run import FailureRecord, RetryRecord
 from keyspace.records.work import Direction
+from keyspace.store.embedded import memory_store
+from keyspace.store.fault import FaultStore
+from keyspace.store.fault_plan import CommitFault, FaultPlan
 from keyspace.transitions.resolve_attempt import (
     Command,
     DeclareFailure,
@@ -565,4 +568,25 @@ async def test_generations_survive_whoever_held_them(world: World) -> None:
     world.clock.advance(LEASE_MS)
     assert await world.succeed(await world.start_attempt(), b'"second"') == Accepted()
     assert await world.value(work.run_id, "s1") == b'"second"'
+    await world.check()
+
+
+@pytest.mark.case(1)
+@pytest.mark.parametrize("fault", [CommitFault.UNKNOWN_COMMITTED, CommitFault.UNKNOWN_NOT_COMMITTED])
+@pytest.mark.parametrize("name", list(COMMANDS))
+async def test_a_command_whose_commit_is_unknown_is_carried_out_once(name: str, fault: CommitFault) -> None:
+    """Case 001: tried again it finds its record, and answers what that says; a retry makes one generation, not two."""
+    clock = EagerClock()
+    plan = FaultPlan().at_commit(1, fault, transition="resolve_attempt")
+    world = World(clock=clock, store=FaultStore(memory_store(clock=clock), plan, clock=clock))
+    await world.begin()
+    await world.hello()
+    work = await unknown_step(world)
+    made = await resolve(world, target_of(work), COMMANDS[name])
+    assert made.is_replay is (fault is CommitFault.UNKNOWN_COMMITTED)
+    assert await world.records(RESOLUTION, work.run_id) == [made.record]
+    step = await world.step(work.run_id, "s1")
+    assert step.generation == (1 if name == "success" else 2)
+    assert made.record.following_generation == (2 if name == "retry" else None)
+    assert (await world.kinds(work.run_id)).count("attempt-resolved") == 1
     await world.check()

@@ -18,12 +18,15 @@ from operator_verbs import (
     unresolved,
 )
 from test_races import InterruptingStore, prepared, race
-from world import LEASE_MS, RETRY, World, work_of
+from world import LEASE_MS, RETRY, EagerClock, World, work_of
 
 from keyspace.layout import ITEM, READY_APP, STEP
 from keyspace.lifecycle import AttemptState, Execution, Phase, Recovery, StepState
 from keyspace.records.run import RetryRecord, RunRecord
 from keyspace.records.work import Direction
+from keyspace.store.embedded import memory_store
+from keyspace.store.fault import FaultStore
+from keyspace.store.fault_plan import CommitFault, FaultPlan
 from keyspace.transitions.accept_declaration import Declaration
 from keyspace.transitions.lose_lease import Loss
 from keyspace.transitions.stop_run import StopOutcome, StopReply, settlement_gate
@@ -444,4 +447,32 @@ async def test_two_stops_at_once_are_one() -> None:
     first, second = await race(world, store, stop, stop, work)
     assert (first, second) == (SETTLING, SETTLING._replace(outcome=StopOutcome.REPEATED))
     assert (await world.kinds(work.run_id)).count("stop-committed") == 1
+    await world.check()
+
+
+@pytest.mark.case(1)
+@pytest.mark.parametrize("fault", [CommitFault.UNKNOWN_COMMITTED, CommitFault.UNKNOWN_NOT_COMMITTED])
+@pytest.mark.parametrize("stage", ["queued", "authorized", "completed"])
+async def test_a_stop_whose_commit_is_unknown_is_made_once(stage: str, fault: CommitFault) -> None:
+    """Case 001: tried again it finds itself; the reply is true of the run either way, and history tells of one stop."""
+    clock = EagerClock()
+    plan = FaultPlan().at_commit(1, fault, transition="cancel_run")
+    world = World(clock=clock, store=FaultStore(memory_store(clock=clock), plan, clock=clock))
+    await world.begin()
+    await world.hello()
+    run = await world.start_run()
+    if stage == "authorized":
+        await world.start_step("s1")
+    if stage == "completed":
+        await world.run_step("s1")
+    reply = await cancel(world, run.run_id)
+    after = await world.get_run(run.run_id)
+    assert (reply.phase, reply.execution, reply.recovery) == outcome(after)
+    assert (
+        after.phase
+        is {"queued": Phase.TERMINAL, "authorized": Phase.CANCELLING, "completed": Phase.COMPENSATING}[stage]
+    )
+    if fault is CommitFault.UNKNOWN_NOT_COMMITTED:
+        assert reply.outcome is StopOutcome.ACCEPTED
+    assert (await world.kinds(run.run_id)).count("stop-committed") == 1
     await world.check()
