@@ -116,6 +116,7 @@ class Engine:
         self._is_live = threading.Event()
         self._closing = anyio.Event()
         self._news = anyio.Event()
+        self._news_count = 0
         self._driving = anyio.Lock()
         registry = CollectorRegistry()
         self._dispatcher = Dispatcher(
@@ -160,6 +161,7 @@ class Engine:
         await self._dispatcher.serve_peer(peer, WORKSPACE)
 
     def _hear_news(self) -> None:
+        self._news_count += 1
         self._news.set()
 
     # -- applications and their workers
@@ -214,7 +216,11 @@ class Engine:
             UserCodeHangs: user code took too long in real time.
         """
         while True:
+            heard_count = self._news_count
             await self._loop.idle()
+            if self._news_count != heard_count:
+                # User code ended something just as the loop was found idle; what follows from that has only begun.
+                continue
             workers = list(self.workers.values())
             for worker in workers:
                 if worker.fault is not None:
