@@ -25,6 +25,7 @@ import lmdb
 from keyspace.store.api import KeyValue
 from keyspace.store.engine import ReadersExhaustedError
 from keyspace.store.errors import CommitUnknownResult, StoreUnavailableError
+from keyspace.store.lmdb_room import Room
 
 __all__ = ["MAP_BYTES", "READER_COUNT_MAX", "LmdbEngine"]
 
@@ -186,7 +187,7 @@ class _LmdbWrite(_LmdbView):
             raise self._engine.refusal(error) from error
 
     def commit(self) -> bool:
-        before = self._engine.last_id()
+        before = self._engine.prepare_commit()
         try:
             self._txn.commit()
         except (lmdb.Error, OSError) as error:
@@ -222,6 +223,9 @@ class LmdbEngine:
         self._folder = folder
         self._env = self._open(map_bytes)
         self._sync_failure: Exception | None = None
+        self._page_bytes = self._env.stat()["psize"]
+        self._room = Room(folder / "data.mdb")
+        self._is_closed = False
         self.release_dead_readers()
 
     def _open(self, map_bytes: int) -> lmdb.Environment:
@@ -250,6 +254,12 @@ class LmdbEngine:
     def last_id(self) -> int:
         """Return LMDB's id of the last committed write."""
         return self._env.info()["last_txnid"]
+
+    def prepare_commit(self) -> int:
+        """Make room in the file for the write that is open, and return LMDB's id of the last committed one."""
+        info = self._env.info()
+        self._room.make((info["last_pgno"] + 1) * self._page_bytes, info["map_size"])
+        return info["last_txnid"]
 
     def has_panicked(self) -> bool:
         """Return whether LMDB gave up on this environment: the page that makes a commit one could not be written."""
@@ -298,7 +308,10 @@ class LmdbEngine:
 
     def close(self) -> None:
         """Close the environment; snapshots must be closed before."""
-        self._env.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self._room.close()
+            self._env.close()
 
     def refusal(self, error: Exception) -> StoreUnavailableError:
         """Return the refusal for a write that failed and left nothing behind."""
