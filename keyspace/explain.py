@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keyspace.history import HistoryKind
-from keyspace.lifecycle import CompensationState, Execution, Phase, Recovery, StepState, StopReason
+from keyspace.lifecycle import CompensationState, DeadlineSource, Execution, Phase, Recovery, StepState, StopReason
 from keyspace.records.run import HistoryRecord
 
 __all__ = ["Story", "explain"]
@@ -27,6 +27,8 @@ class Story:
         unknown_count: attempts whose outcome is unknown.
         pass_count: discovery passes that were authorized.
         stop: why the run was told to stop, once it was.
+        deadline_at_ms: when its forward execution must have ended (Unix epoch milliseconds); None is never.
+        deadline_source: who gave it that deadline.
     """
 
     phase: Phase = Phase.RUNNING
@@ -38,6 +40,8 @@ class Story:
     unknown_count: int = 0
     pass_count: int = 0
     stop: StopReason | None = None
+    deadline_at_ms: int | None = None
+    deadline_source: DeadlineSource | None = None
 
 
 def explain(entries: Iterable[HistoryRecord]) -> Story:
@@ -111,6 +115,10 @@ def _tell_compensation(story: Story, kind: HistoryKind, data: dict[str, Any]) ->
 
 def _tell_run(story: Story, kind: HistoryKind, data: dict[str, Any]) -> None:
     match kind:
+        case HistoryKind.RUN_CREATED:
+            story.deadline_at_ms = data.get("deadline_at_ms")
+            source = data.get("deadline_source")
+            story.deadline_source = None if source is None else DeadlineSource(source)
         case HistoryKind.PASS_AUTHORIZED:
             story.pass_count += 1
         case HistoryKind.RUN_COMPLETED:

@@ -26,6 +26,7 @@ __all__ = [
     "AttemptState",
     "CompensationEvent",
     "CompensationState",
+    "DeadlineSource",
     "Execution",
     "ItemEvent",
     "ItemState",
@@ -78,6 +79,13 @@ class StopReason(StrEnum):
     def execution(self) -> Execution:
         """How execution ends for this reason."""
         return Execution(self.value)
+
+
+class DeadlineSource(StrEnum):
+    """Who gave a run its deadline: its function's declaration, or the deployment's default."""
+
+    FUNCTION = "function"
+    DEPLOYMENT = "deployment"
 
 
 class RunEvent(StrEnum):

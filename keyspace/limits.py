@@ -51,6 +51,10 @@ ATTEMPTS_MAX = 1_000
 RETRY_DELAY_MS_MAX = 30 * 86_400_000
 RETRY_COEFFICIENT_MAX = 1_000.0
 ATTEMPT_TIMEOUT_MS_MAX = 7 * 86_400_000
+RUN_TIMEOUT_MS_MAX = 200_000_000_000_000
+"""6,300 years: not a policy, only what keeps every deadline below `TIMESTAMP_MS_MAX` (RFD 2, "no universal engine ceiling")."""
+DEADLINE_STOPS_MAX = 8
+"""Runs past their deadline that one claim stops: each may begin an unwind, and all must fit beside the claim itself."""
 STALE_RESULTS_MAX = 8
 """Stale results kept for each attempt (FILLED-IN 11)."""
 

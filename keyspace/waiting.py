@@ -44,7 +44,9 @@ def waiting_for(run: RunRecord, item: ItemRecord | None, now_ms: int) -> Waiting
     if item.state is ItemState.READY and item.vesting_ms > now_ms:
         return Waiting("backoff", f"{what} is eligible later.", item.enqueued_at_ms, item.vesting_ms)
     if item.state is ItemState.READY:
-        return Waiting("worker", f"{what} waits for a compatible worker.", max(item.enqueued_at_ms, item.vesting_ms))
+        since_ms = max(item.enqueued_at_ms, item.vesting_ms)
+        until_ms = run.deadline_at_ms if run.stop is None and item.kind is not WorkKind.COMPENSATION else None
+        return Waiting("worker", f"{what} waits for a compatible worker.", since_ms, until_ms)
     if item.state is ItemState.LEASED:
         return Waiting("start", f"{what} is assigned to a worker.", item.enqueued_at_ms, item.expires_at_ms)
     since_ms = item.authorized_at_ms or item.enqueued_at_ms

@@ -50,7 +50,9 @@ async def check_item(case: Case) -> None:
         )
         return
     run = await case.tx.load(RUN.at(ws, item.target), snapshot=True)
-    case.expect(run is not None and run.item_id == item.item_id, "C4", "a run does not own this work")
+    is_timer = item.kind is WorkKind.RUN_TIMEOUT
+    owned = None if run is None else (run.timeout_item if is_timer else run.item_id)
+    case.expect(owned == item.item_id, "C4", "a run does not own this work")
 
 
 async def _check_entry(case: Case, lane: Lane, vesting_ms: int, priority: int, item_id: str) -> None:

@@ -26,8 +26,9 @@ from keyspace.layout import (
 from keyspace.lifecycle import AttemptState, CompensationState, Phase, StepState
 from keyspace.limits import REPLAY_STEP_BYTES, STEPS_MAX
 from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
-from keyspace.records.work import Direction
+from keyspace.records.work import Direction, LaneKind, WorkKind
 from keyspace.store.api import KeyRange
+from keyspace.transitions.run_timer import TIMED_PHASES
 
 __all__: list[str] = []
 
@@ -61,6 +62,7 @@ async def check_run(case: Case) -> None:
     }
     await _check_indexes(case, run)
     await _check_way_forward(case, run)
+    await _check_timer(case, run)
     await _check_completions(case, run, steps)
     await _check_replay(case, run, steps)
     await _check_history(case, run, steps)
@@ -94,6 +96,24 @@ async def _check_way_forward(case: Case, run: RunRecord) -> None:
         case.expect(item is not None and item.target == run.run_id, "C3", "the run's work item does not exist")
         return
     case.expect(run.unknown_count > 0, "C3", "the run has no way forward")
+
+
+async def _check_timer(case: Case, run: RunRecord) -> None:
+    """A run that a deadline can still end has its timer, vested at that instant; no other run has one."""
+    case.expect((run.deadline_at_ms is None) == (run.deadline_source is None), "C3", "a deadline without its source")
+    if run.deadline_at_ms is None or run.phase not in TIMED_PHASES:
+        case.expect(run.timeout_item is None, "C4", "a run that no deadline can end owns a timer")
+        return
+    if not case.expect(run.timeout_item is not None, "C3", "a run with a deadline has no timer"):
+        return
+    item = await case.tx.load(ITEM.at(case.workspace, run.timeout_item), snapshot=True)
+    case.expect(
+        item is not None
+        and (item.kind, item.target, item.vesting_ms) == (WorkKind.RUN_TIMEOUT, run.run_id, run.deadline_at_ms)
+        and item.where.kind is LaneKind.TIME,
+        "C3",
+        "the run's timer does not vest at its deadline",
+    )
 
 
 def _check_outcomes(case: Case, run: RunRecord) -> None:
@@ -166,6 +186,11 @@ async def _check_history(case: Case, run: RunRecord, steps: dict[str, StepRecord
     case.expect(story.execution is run.execution, "C8", f"history says {story.execution}, the run {run.execution}")
     case.expect(story.recovery is run.recovery, "C8", f"history says {story.recovery}, the run {run.recovery}")
     case.expect(story.stop == (run.stop.reason if run.stop else None), "C8", "history and run differ in the stop")
+    case.expect(
+        (story.deadline_at_ms, story.deadline_source) == (run.deadline_at_ms, run.deadline_source),
+        "C8",
+        "history and run differ in the deadline",
+    )
     case.expect(story.unknown_count == run.unknown_count, "C8", "history and run differ in unknown attempts")
     told = {step_id: state.value for step_id, state in story.steps.items()}
     case.expect(told == {k: s.state.value for k, s in steps.items()}, "C8", "history and steps differ")

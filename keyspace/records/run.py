@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyspace.lifecycle import AttemptState, CompensationState, Execution, Phase, Recovery, StepState, StopReason
+from keyspace.lifecycle import (
+    AttemptState,
+    CompensationState,
+    DeadlineSource,
+    Execution,
+    Phase,
+    Recovery,
+    StepState,
+    StopReason,
+)
 from keyspace.records.codec import Record, RecordCodec
 from keyspace.records.work import Direction
 
@@ -67,7 +76,8 @@ class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
 
     `item_id` is the outstanding work item; `settled_item` and `settled_answer` are the receipt of the last answer that was
     accepted. `updated_at_ms` is the run's last recorded instant: engine time never goes below it. `settled_count` counts the
-    completed and failed steps.
+    completed and failed steps. `timeout_item` is the RunTimeout item that vests at `deadline_at_ms`, while nothing has ended
+    or stopped forward execution.
     """
 
     run_id: str
@@ -100,6 +110,9 @@ class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
     unwind: UnwindRecord | None = None
     settled_count: int = 0
     stop: StopRecord | None = None
+    deadline_at_ms: int | None = None
+    deadline_source: DeadlineSource | None = None
+    timeout_item: str | None = None
 
     @property
     def status(self) -> str:

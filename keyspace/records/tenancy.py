@@ -76,16 +76,18 @@ class ManifestRecord(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class FunctionRecord(Record, frozen=True, kw_only=True, array_like=True):
-    """A function that a manifest generation declares."""
+    """A function that a manifest generation declares. `timeout_ms` is how long a run of it may take; None is for ever."""
 
     name: str
     contract: str = ""
+    timeout_ms: int | None = None
 
 
 class BindingRecord(Record, frozen=True, kw_only=True, array_like=True):
-    """A trigger binding: an event name that starts a function."""
+    """A trigger binding: an event name that starts a function, with the function's run timeout, so that fan-out reads no more."""
 
     function: str
+    timeout_ms: int | None = None
 
 
 class RoutingRecord(Record, frozen=True, kw_only=True, array_like=True):

@@ -90,6 +90,7 @@ class WorkKind(StrEnum):
     DISCOVERY = "discovery"
     CALLBACK = "callback"
     COMPENSATION = "compensation"
+    RUN_TIMEOUT = "run_timeout"
 
 
 class ItemRecord(Record, frozen=True, kw_only=True, array_like=True):

@@ -29,8 +29,8 @@ from keyspace.retry import check_retry
 from keyspace.transitions.enqueue_attempt import enqueue_attempt
 from keyspace.transitions.hold import Hold, current_hold, start_held_attempt
 from keyspace.transitions.names import check_name
-from keyspace.transitions.pass_receipt import Pass, answer_digest, decide_pass, settle_pass
-from keyspace.transitions.work import Accepted, Replayed, Verdict, Work, engine_now_ms, load_pass, operation_id
+from keyspace.transitions.pass_receipt import Pass, answer_digest, open_pass, settle_pass
+from keyspace.transitions.work import Accepted, Replayed, Verdict, Work, engine_now_ms, operation_id
 from keyspace.tx import Tx
 
 __all__ = [
@@ -166,9 +166,8 @@ async def accept_held_declaration(
     tx: Tx, workspace: str, work: Work, declaration: Declaration, hold: Hold | None
 ) -> tuple[Verdict, ItemRecord | None]:
     """Accept a declaration as `accept_declaration` does, and return besides the work that is authorized to the hold."""
-    run, item = await load_pass(tx, workspace, work)
     digest = declaration_digest(declaration)
-    outcome = decide_pass(run, item, work, digest)
+    run, outcome = await open_pass(tx, workspace, work, digest)
     if isinstance(outcome, Pass):
         return Accepted(), held_by(hold, await declare(tx, workspace, outcome, declaration, digest, hold))
     if isinstance(outcome, Replayed) and hold is not None and run is not None and run.item_id is not None:

@@ -23,6 +23,7 @@ from keyspace.transitions.accept_result import (
     decide_result,
     failure_digest,
 )
+from keyspace.transitions.deadline import meet_deadline
 from keyspace.transitions.enqueue_attempt import enqueue_attempt
 from keyspace.transitions.settle_compensation import settle_undo_failure
 from keyspace.transitions.stale_result import keep_stale_result
@@ -99,6 +100,7 @@ async def accept_failure(
             tx, workspace, work, outcome, kept, digest, retry_after_ms=retry_after_ms, is_retryable=may_retry
         )
         return Accepted()
+    outcome = outcome._replace(run=await meet_deadline(tx, workspace, outcome.run, direction_of(work.kind)))
     await settle_failure(
         tx, workspace, work, outcome, kept, digest, retry_after_ms=retry_after_ms, is_retryable=may_retry
     )

@@ -22,6 +22,7 @@ from keyspace.transitions.accept_result import (
     decide_result,
     value_digest,
 )
+from keyspace.transitions.deadline import meet_deadline
 from keyspace.transitions.settle_compensation import settle_undo_success
 from keyspace.transitions.stale_result import keep_stale_result
 from keyspace.transitions.stop_run import settlement_gate
@@ -71,7 +72,8 @@ async def accept_success(tx: Tx, workspace: str, work: Work, value: bytes, *, va
 
     Reads: run, step, attempt, item.  Writes: value, step, attempt, completion, place in the replay, discovery item, run,
         history; the item and the settlement token go.
-    Conflicts: only with this run's other transitions.  Budget: the value plus 8 kB.
+        At the run's deadline or after it: what a stop writes, and no discovery.
+    Conflicts: only with this run's other transitions.  Budget: the value plus 8 kB; 32 kB past the deadline.
     Idempotent: the attempt's settlement is its receipt.
     """
     loaded = await load_work(tx, workspace, work)
@@ -87,6 +89,7 @@ async def accept_success(tx: Tx, workspace: str, work: Work, value: bytes, *, va
     if work.kind is WorkKind.COMPENSATION:
         await settle_undo_success(tx, workspace, work, outcome, digest)
         return Accepted()
+    outcome = outcome._replace(run=await meet_deadline(tx, workspace, outcome.run, direction_of(work.kind)))
     failure = unrecordable(outcome.run, outcome.step.step_id, len(value), value_bytes_max)
     if failure is not None:
         await settle_failure(tx, workspace, work, outcome, failure, digest, retry_after_ms=None, is_retryable=False)

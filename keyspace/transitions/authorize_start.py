@@ -10,10 +10,12 @@ from keyspace import history
 from keyspace.history import HistoryKind
 from keyspace.layout import INSTANCE, INSTANCE_WORK, STEP
 from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
-from keyspace.lifecycle import AttemptEvent, AttemptState, ItemState, Phase, advance
+from keyspace.lifecycle import AttemptEvent, AttemptState, ItemState, Phase, StopReason, advance
 from keyspace.queue import items
 from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction, InstanceRecord, ItemRecord, WorkKind
+from keyspace.transitions.deadline import is_past_deadline, stop_for_deadline
+from keyspace.transitions.pass_receipt import stale_by_stop
 from keyspace.transitions.target import attempt_entry, move_target
 from keyspace.transitions.work import (
     Accepted,
@@ -57,7 +59,9 @@ def decide(
     """
     run, step, attempt, item = loaded
     if run is None or step is None or attempt is None or not items.holds_token(item, work.token):
-        return Stale("lease_lost")
+        # The stop that this very call has committed, should it have to look again, is told as it was then.
+        is_timed_out = run is not None and run.stop is not None and run.stop.reason is StopReason.TIMED_OUT
+        return Stale("deadline_elapsed" if is_timed_out and item is None else "lease_lost")
     assert item is not None
     # The two are each other's: a reference that mixes two works must not start the one under the other's lease.
     if attempt.item_id != item.item_id:
@@ -81,6 +85,8 @@ async def authorize_start(
 ) -> Verdict:
     """Record the start of `work` on `instance_id` (RFD 2, "The accepted start records scoped release and instance").
 
+    Nothing starts at the run's deadline or after it: the TimedOut stop commits instead, and fences the attempt.
+
     Reads: run, step, attempt, item, instance.  Writes: the same but the instance, lease entry, instance work, history.
     Conflicts: only with this run's other transitions and this instance's hello.  Budget: under 5 kB.
     Idempotent: the item's authorized state under this token is the receipt.
@@ -93,6 +99,8 @@ async def authorize_start(
     if not isinstance(outcome, Start):
         return outcome
     run, step, attempt, item = outcome
+    if is_past_deadline(run, now_ms):
+        return stale_by_stop(await stop_for_deadline(tx, workspace, run, now_ms))
     direction = direction_of(work.kind)
     timeout_ms = step.timeout_of(direction)
     until_ms = None if timeout_ms is None else now_ms + timeout_ms + lease_ms

@@ -12,8 +12,9 @@ from keyspace.lifecycle import Execution, Recovery, RunEvent, advance
 from keyspace.records.run import FailureRecord
 from keyspace.transitions.accept_result import INVALID_RESULT
 from keyspace.transitions.fail_run import settle_function_failure
-from keyspace.transitions.pass_receipt import Pass, answer_digest, decide_pass, settle_pass
-from keyspace.transitions.work import Accepted, Verdict, Work, engine_now_ms, load_pass
+from keyspace.transitions.pass_receipt import Pass, answer_digest, open_pass, settle_pass
+from keyspace.transitions.run_timer import consume_run_timer
+from keyspace.transitions.work import Accepted, Verdict, Work, engine_now_ms
 from keyspace.tx import Tx
 
 __all__ = ["complete", "complete_run", "output_digest"]
@@ -24,13 +25,12 @@ async def complete_run(tx: Tx, workspace: str, work: Work, output: bytes, *, val
 
     A return value over the limit fails the function as `sdk.invalid_result` instead (FILLED-IN 11, "Replay budget").
 
-    Reads: run, item.  Writes: output, run, status index, history; the discovery item goes.
+    Reads: run, item.  Writes: output, run, status index, history; the discovery item and the run's timer go.
     Conflicts: only with this run's other transitions.  Budget: the output plus 4 kB.
     Idempotent: the run's receipt of the pass.
     """
-    run, item = await load_pass(tx, workspace, work)
     digest = output_digest(output)
-    outcome = decide_pass(run, item, work, digest)
+    _, outcome = await open_pass(tx, workspace, work, digest)
     if not isinstance(outcome, Pass):
         return outcome
     await complete(tx, workspace, outcome, output, digest, value_bytes_max=value_bytes_max)
@@ -54,6 +54,7 @@ async def complete(tx: Tx, workspace: str, accepted: Pass, output: bytes, digest
     tx.put_blob(OUTPUT, workspace, run.run_id, value=output)
     entry = {"bytes": len(output), "instance": accepted.instance, "steps": run.step_count}
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.RUN_COMPLETED, entry))
+    after = await consume_run_timer(tx, workspace, after)
     after = msgspec.structs.replace(
         after,
         phase=advance(RUN_TABLE, run.phase, RunEvent.COMPLETED),

@@ -20,7 +20,7 @@ from keyspace.lifecycle import Phase
 from keyspace.queue import items
 from keyspace.queue.items import Seat
 from keyspace.records.run import FailureRecord, RunRecord
-from keyspace.records.work import ItemRecord, WorkKind
+from keyspace.records.work import Direction, ItemRecord, WorkKind
 from keyspace.transitions.accept_declaration import (
     Declaration,
     accept_held_declaration,
@@ -32,9 +32,10 @@ from keyspace.transitions.accept_failure import settle_failure
 from keyspace.transitions.accept_result import Settling, bounded_failure, decide_result, value_digest
 from keyspace.transitions.accept_success import next_work, settle_success, unrecordable
 from keyspace.transitions.complete_run import complete, complete_run, output_digest
+from keyspace.transitions.deadline import meet_deadline
 from keyspace.transitions.fail_run import fail_run, function_failure_digest, settle_function_failure
 from keyspace.transitions.hold import Hold, current_hold
-from keyspace.transitions.pass_receipt import Pass
+from keyspace.transitions.pass_receipt import Pass, stale_by_stop
 from keyspace.transitions.stale_result import keep_stale_result
 from keyspace.transitions.work import (
     Accepted,
@@ -140,6 +141,7 @@ async def continue_run(
         return Continued(outcome, Stale("result_stale"))
     if not isinstance(outcome, Settling):
         return await _after_replay(tx, workspace, work, ending, hold, value_bytes_max)
+    outcome = outcome._replace(run=await meet_deadline(tx, workspace, outcome.run, Direction.FORWARD))
     failure = unrecordable(outcome.run, outcome.step.step_id, len(value), value_bytes_max)
     if failure is not None:
         await settle_failure(tx, workspace, work, outcome, failure, digest, retry_after_ms=None, is_retryable=False)
@@ -147,7 +149,7 @@ async def continue_run(
     after = settle_success(tx, workspace, work, outcome, value, digest)
     if after.phase is not Phase.RUNNING:
         save_run(tx, workspace, outcome.run, await next_work(tx, workspace, work, after))
-        return Continued(Accepted(), Stale("run_stopping"))
+        return Continued(Accepted(), stale_by_stop(after))
     if ending is None:
         left = await _leave_pass(tx, workspace, work, outcome.run, after, hold)
         return Continued(Accepted(), Stale("no_answer"), is_open=left.token is not None)

@@ -13,6 +13,7 @@ import msgspec
 
 from keyspace.errors import CorruptRecord
 from keyspace.layout import EVENT, EXPANSION, ITEM, MANIFEST_BINDING, MATCH, ROUTING, RUN
+from keyspace.lifecycle import DeadlineSource
 from keyspace.limits import BINDING_PAGE_ITEMS
 from keyspace.queue import items
 from keyspace.records.event import EventRecord, ExpansionRecord, ExpansionState, MatchRecord
@@ -32,8 +33,17 @@ class Expanded(NamedTuple):
     is_complete: bool
 
 
-async def expand_event(tx: Tx, workspace: str, event_id: str, item_id: str) -> Expanded:
+async def expand_event(
+    tx: Tx, workspace: str, event_id: str, item_id: str, *, run_timeout_default_ms: int | None = None
+) -> Expanded:
     """Run one chunk of an event's fan-out (RFD 2, "Fan-out work traverses the selected generation's").
+
+    Args:
+        tx: the open transaction.
+        workspace: whose event it is.
+        event_id: the event.
+        item_id: its obligation.
+        run_timeout_default_ms: the deployment's run timeout, for functions that declare none; None is for ever.
 
     Reads: expansion, item and event with conflict; the routing generation and a page of bindings by snapshot; each
         candidate's run with conflict.
@@ -46,14 +56,14 @@ async def expand_event(tx: Tx, workspace: str, event_id: str, item_id: str) -> E
     )
     if item is None or expansion is None or event is None or expansion.state is ExpansionState.COMPLETE:
         return Expanded(0, is_complete=expansion is None or expansion.state is ExpansionState.COMPLETE)
-    page, is_last = await _next_candidates(tx, workspace, event, expansion)
+    page, is_last = await _next_candidates(tx, workspace, event, expansion, run_timeout_default_ms)
     taken = await _evaluate(tx, workspace, page)
     _record_progress(tx, workspace, event_id, expansion, item, page[:taken], is_complete=is_last and taken == len(page))
     return Expanded(taken, is_complete=is_last and taken == len(page))
 
 
 async def _next_candidates(
-    tx: Tx, workspace: str, event: EventRecord, expansion: ExpansionRecord
+    tx: Tx, workspace: str, event: EventRecord, expansion: ExpansionRecord, run_timeout_default_ms: int | None
 ) -> tuple[list[RunSource], bool]:
     if event.routing_generation == 0:
         return [], True
@@ -69,6 +79,7 @@ async def _next_candidates(
             tx, workspace, event, application, generation, after, BINDING_PAGE_ITEMS + 1 - len(page)
         )
         for binding, record in found:
+            is_declared = record.timeout_ms is not None
             page.append(
                 RunSource(
                     event_id=event.event_id,
@@ -79,6 +90,8 @@ async def _next_candidates(
                     binding=binding,
                     manifest_generation=generation,
                     routing_generation=event.routing_generation,
+                    timeout_ms=record.timeout_ms if is_declared else run_timeout_default_ms,
+                    deadline_source=DeadlineSource.FUNCTION if is_declared else DeadlineSource.DEPLOYMENT,
                 )
             )
         if len(page) > BINDING_PAGE_ITEMS:

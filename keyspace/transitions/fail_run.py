@@ -10,8 +10,9 @@ from keyspace.lifecycle import Execution, RunEvent
 from keyspace.records.run import FailureRecord
 from keyspace.transitions.accept_result import bounded_failure, failure_digest
 from keyspace.transitions.begin_unwind import begin_unwind
-from keyspace.transitions.pass_receipt import Pass, answer_digest, decide_pass, settle_pass
-from keyspace.transitions.work import Accepted, Verdict, Work, engine_now_ms, load_pass
+from keyspace.transitions.pass_receipt import Pass, answer_digest, open_pass, settle_pass
+from keyspace.transitions.run_timer import consume_run_timer
+from keyspace.transitions.work import Accepted, Verdict, Work, engine_now_ms
 from keyspace.tx import Tx
 
 __all__ = ["fail_run", "function_failure_digest", "settle_function_failure"]
@@ -21,13 +22,12 @@ async def fail_run(tx: Tx, workspace: str, work: Work, failure: FailureRecord) -
     """Mark the run Failed and begin its unwind, or terminalize an empty one, in one transaction.
 
     Reads: run, item; for a nonempty unwind the last completion and its step.  Writes: run, status index, history, and the
-        first compensation attempt with its item; the discovery item goes.
+        first compensation attempt with its item; the discovery item and the run's timer go.
     Conflicts: only with this run's other transitions.  Budget: under 32 kB, twice the longest failure.
     Idempotent: the run's receipt of the pass.
     """
-    run, item = await load_pass(tx, workspace, work)
     digest = function_failure_digest(failure)
-    outcome = decide_pass(run, item, work, digest)
+    _, outcome = await open_pass(tx, workspace, work, digest)
     if not isinstance(outcome, Pass):
         return outcome
     await settle_function_failure(tx, workspace, outcome, bounded_failure(failure), digest)
@@ -45,7 +45,7 @@ async def settle_function_failure(tx: Tx, workspace: str, accepted: Pass, failur
     now_ms = engine_now_ms(tx, run)
     entry = {"failure": history.failure_data(failure), "instance": accepted.instance, "steps": run.step_count}
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.RUN_FAILED, entry))
-    after = msgspec.structs.replace(after, failure=failure)
+    after = await consume_run_timer(tx, workspace, msgspec.structs.replace(after, failure=failure))
     after = await begin_unwind(
         tx,
         workspace,

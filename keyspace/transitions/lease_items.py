@@ -10,11 +10,12 @@ from keyspace import history
 from keyspace.history import HistoryKind
 from keyspace.layout import ITEM, RUN
 from keyspace.lifecycle import ItemState, Phase
-from keyspace.limits import CLAIM_ITEMS_MAX
+from keyspace.limits import CLAIM_ITEMS_MAX, DEADLINE_STOPS_MAX
 from keyspace.queue import claims, items
 from keyspace.queue.items import Seat
 from keyspace.records.run import RunRecord
 from keyspace.records.work import ItemRecord, Lane, WorkKind
+from keyspace.transitions.deadline import is_past_deadline, stop_for_deadline
 from keyspace.transitions.work import engine_now_ms, save_run
 from keyspace.tx import Tx
 
@@ -55,7 +56,8 @@ async def lease_items(
         ready_for_ms: take only what has been ready for so long, in milliseconds: what a newer release had time to take.
 
     Reads: candidates by snapshot; the items taken and their runs with conflict.
-    Writes: each item and its index entries; for Discovery also the run and its history.
+    Writes: each item and its index entries; for Discovery also the run and its history. A run past its deadline is stopped
+        instead, so many in one transaction; what is beyond is left to its timer.
     Conflicts: with another claimer of the same item.  Budget: about 3 kB an item.
     Idempotent: an item already leased under a seat's token is delivered again, not leased twice.
     """
@@ -67,9 +69,15 @@ async def lease_items(
         return deliveries
     taken = await claims.vested_items(tx, workspace, lane, skip=skip, limit=len(free), ready_for_ms=ready_for_ms)
     runs = await tx.load_all(RUN.at(workspace, item.target) for item in taken)
+    stops_left = DEADLINE_STOPS_MAX
     for item, run in zip(taken, runs, strict=True):
         if run is None or run.item_id != item.item_id:
             items.consume(tx, workspace, item)
+            continue
+        if is_past_deadline(run, engine_now_ms(tx, run)):
+            if stops_left:
+                stops_left -= 1
+                await stop_for_deadline(tx, workspace, run, engine_now_ms(tx, run))
             continue
         seat = free.pop()
         tried[item.item_id] = seat

@@ -18,6 +18,7 @@ from keyspace.lifecycle import AttemptEvent, ItemEvent, ItemState, advance
 from keyspace.queue import items
 from keyspace.records.run import RunRecord
 from keyspace.records.work import ItemRecord
+from keyspace.transitions.deadline import meet_deadline
 from keyspace.transitions.target import attempt_entry, move_target
 from keyspace.transitions.work import direction_of, engine_now_ms, save_run
 from keyspace.tx import Tx
@@ -76,8 +77,13 @@ async def lose_lease(
         items.return_to_queue(tx, workspace, item, ItemEvent.RETURNED, tx.now_ms + delay_ms, is_loss=True)
         return loss
     run = await tx.load(RUN.at(workspace, item.target))
-    if run is None or run.item_id != item.item_id:
+    is_owned = run is not None and run.item_id == item.item_id
+    if run is not None and is_owned:
+        run = await meet_deadline(tx, workspace, run, direction_of(item.kind))
+    if run is None or not is_owned:
         items.consume(tx, workspace, item)
+    elif run.item_id != item.item_id:
+        return loss  # a lost pass: the deadline's stop has fenced it
     elif loss is Loss.REDELIVERED:
         _redeliver(tx, workspace, run, item)
     else:

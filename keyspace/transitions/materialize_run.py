@@ -9,8 +9,10 @@ import msgspec
 from keyspace import history
 from keyspace.history import HistoryKind
 from keyspace.layout import RUN_BY_FUNCTION, RUN_LIST, RUN_STAMP
+from keyspace.lifecycle import DeadlineSource
 from keyspace.limits import PRIORITY_DEFAULT
 from keyspace.records.run import RunRecord
+from keyspace.transitions.run_timer import start_run_timer
 from keyspace.transitions.work import discovery_item, save_run
 from keyspace.tx import Tx, digest_of
 
@@ -21,10 +23,16 @@ _SCOPE_OCCURRENCES = 24
 _BINDING_OCCURRENCES = 6
 _EVENT_NAME_OCCURRENCES = 6
 _PREFIX_OCCURRENCES = 45
+_TIMER_FIXED_BYTES = 1_500
+_TIMER_WORKSPACE_OCCURRENCES = 9
+_TIMER_PREFIX_OCCURRENCES = 12
 
 
 class RunSource(NamedTuple):
-    """Where a run comes from; everything its identity and provenance are made of."""
+    """Where a run comes from; everything its identity and provenance are made of.
+
+    `timeout_ms` is how long it may take and `deadline_source` who says so; None is for ever.
+    """
 
     event_id: str
     event_name: str
@@ -34,6 +42,8 @@ class RunSource(NamedTuple):
     binding: str
     manifest_generation: int
     routing_generation: int
+    timeout_ms: int | None = None
+    deadline_source: DeadlineSource = DeadlineSource.FUNCTION
 
 
 def run_identity(workspace: str, source: RunSource) -> str:
@@ -50,10 +60,19 @@ def reserve_bytes(workspace: str, source: RunSource, prefix_bytes: int) -> int:
     scope = len(workspace.encode()) + _stored_bytes(source.application) + _stored_bytes(source.function)
     return (
         _FIXED_BYTES
+        + (0 if source.timeout_ms is None else _timer_bytes(workspace, prefix_bytes))
         + _SCOPE_OCCURRENCES * scope
         + _BINDING_OCCURRENCES * _stored_bytes(source.binding)
         + _EVENT_NAME_OCCURRENCES * _stored_bytes(source.event_name)
         + _PREFIX_OCCURRENCES * prefix_bytes
+    )
+
+
+def _timer_bytes(workspace: str, prefix_bytes: int) -> int:
+    return (
+        _TIMER_FIXED_BYTES
+        + _TIMER_WORKSPACE_OCCURRENCES * len(workspace.encode())
+        + _TIMER_PREFIX_OCCURRENCES * prefix_bytes
     )
 
 
@@ -63,7 +82,9 @@ def _stored_bytes(text: str) -> int:
 
 
 def materialize_run(tx: Tx, workspace: str, run_id: str, source: RunSource, *, order: int) -> RunRecord:
-    """Create the run as Running with its first discovery item (RFD 2, "A run moves through").
+    """Create the run as Running with its first discovery item, and its timer when it has a deadline.
+
+    Source: RFD 2, "A run moves through" and "When a deadline exists".
 
     Args:
         tx: the open transaction.
@@ -72,7 +93,8 @@ def materialize_run(tx: Tx, workspace: str, run_id: str, source: RunSource, *, o
         source: the provenance to record.
         order: the run's place among those this transaction creates.
 
-    Writes: run, status index, list entries, companion stamp, history, discovery item with its index entries and bell.
+    Writes: run, status index, list entries, companion stamp, history, discovery item with its index entries and bell; the
+    same of the RunTimeout item.
     """
     now_ms = tx.now_ms
     run = RunRecord(
@@ -89,26 +111,26 @@ def materialize_run(tx: Tx, workspace: str, run_id: str, source: RunSource, *, o
         input_bytes=source.payload_bytes,
     )
     item = discovery_item(tx, workspace, run, now_ms, priority=PRIORITY_DEFAULT)
-    run = history.append(
-        tx,
-        workspace,
-        run,
-        now_ms,
-        (
-            HistoryKind.RUN_CREATED,
-            {
-                "event": source.event_id,
-                "binding": source.binding,
-                "application": source.application,
-                "function": source.function,
-                "manifest_generation": source.manifest_generation,
-                "routing_generation": source.routing_generation,
-            },
-        ),
-    )
+    if source.timeout_ms is not None:
+        run = start_run_timer(tx, workspace, run, source.timeout_ms, source.deadline_source, now_ms)
+    run = history.append(tx, workspace, run, now_ms, (HistoryKind.RUN_CREATED, _created_entry(source, run)))
     run = msgspec.structs.replace(run, item_id=item.item_id)
     save_run(tx, workspace, None, run)
     tx.put_stamped(RUN_LIST, workspace, record=run_id, order=order)
     tx.put_stamped(RUN_BY_FUNCTION, workspace, source.application, source.function, record=run_id, order=order)
     tx.put_own_stamp(RUN_STAMP.at(workspace, run_id), order=order)
     return run
+
+
+def _created_entry(source: RunSource, run: RunRecord) -> dict[str, str | int]:
+    entry: dict[str, str | int] = {
+        "event": source.event_id,
+        "binding": source.binding,
+        "application": source.application,
+        "function": source.function,
+        "manifest_generation": source.manifest_generation,
+        "routing_generation": source.routing_generation,
+    }
+    if run.deadline_at_ms is not None:
+        entry |= {"deadline_at_ms": run.deadline_at_ms, "deadline_source": source.deadline_source.value}
+    return entry

@@ -6,14 +6,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from keyspace.lifecycle import Phase
+from keyspace.lifecycle import Phase, StopReason
 from keyspace.queue import items
 from keyspace.records.run import RunRecord
 from keyspace.records.work import ItemRecord, WorkKind
-from keyspace.transitions.work import Replayed, Stale, Work, save_run
+from keyspace.transitions.deadline import is_past_deadline, stop_for_deadline
+from keyspace.transitions.work import Replayed, Stale, Work, engine_now_ms, load_pass, save_run
 from keyspace.tx import Tx, digest_of
 
-__all__ = ["Pass", "answer_digest", "decide_pass", "settle_pass"]
+__all__ = ["Pass", "answer_digest", "decide_pass", "open_pass", "settle_pass", "stale_by_stop"]
 
 
 class Pass(NamedTuple):
@@ -45,12 +46,34 @@ def decide_pass(run: RunRecord | None, item: ItemRecord | None, work: Work, dige
     if run.settled_item == work.item_id:
         return Replayed() if run.settled_answer == digest else Stale("pass_settled")
     if run.stop is not None:
-        return Stale("run_stopping")
+        return stale_by_stop(run)
     if item is None or item.token != work.token or item.kind is not WorkKind.DISCOVERY or item.target != run.run_id:
         return Stale("lease_lost")
     if run.phase is not Phase.RUNNING or run.item_id != item.item_id:
         return Stale("run_not_running")
     return Pass(run, run, item.item_id, item, item.instance)
+
+
+def stale_by_stop(run: RunRecord) -> Stale:
+    """Return what an answer is told that comes after the stop: the same, whether the timer or the answer committed it."""
+    is_timed_out = run.stop is not None and run.stop.reason is StopReason.TIMED_OUT
+    return Stale("deadline_elapsed" if is_timed_out else "run_stopping")
+
+
+async def open_pass(
+    tx: Tx, workspace: str, work: Work, digest: str
+) -> tuple[RunRecord | None, Pass | Replayed | Stale]:
+    """Load a pass and decide whether an answer may settle it; return besides the run as it was loaded.
+
+    An answer at the run's deadline or after it is discarded: what is committed instead is the TimedOut stop, which fences the
+    pass (RFD 2, "delayed timer dispatch cannot let completion bypass the deadline").
+    """
+    run, item = await load_pass(tx, workspace, work)
+    outcome = decide_pass(run, item, work, digest)
+    if isinstance(outcome, Pass) and is_past_deadline(outcome.run, engine_now_ms(tx, outcome.run)):
+        stopped = await stop_for_deadline(tx, workspace, outcome.run, engine_now_ms(tx, outcome.run))
+        return run, stale_by_stop(stopped)
+    return run, outcome
 
 
 def settle_pass(tx: Tx, workspace: str, accepted: Pass, after: RunRecord, digest: str, now_ms: int) -> RunRecord:

@@ -18,6 +18,7 @@ from keyspace.lifecycle import AttemptEvent, AttemptState, ItemEvent, Phase, Ste
 from keyspace.queue import items
 from keyspace.records.run import AttemptRecord, RunRecord
 from keyspace.records.work import Direction
+from keyspace.transitions.deadline import meet_deadline
 from keyspace.transitions.enqueue_attempt import attempt_item
 from keyspace.transitions.stop_run import settlement_gate
 from keyspace.transitions.target import attempt_entry, move_target
@@ -63,6 +64,7 @@ async def prove_not_started(
         or attempt.state not in (AttemptState.AUTHORIZED, AttemptState.UNKNOWN)
     ):
         return False
+    run = await meet_deadline(tx, workspace, run, direction)
     now_ms = engine_now_ms(tx, run)
     tx.remove(INSTANCE_WORK.at(workspace, instance_id, *at))
     requeued = msgspec.structs.replace(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from keyspace.errors import BudgetExceeded, Refusal
 from keyspace.layout import MANIFEST, MANIFEST_BINDING, MANIFEST_FUNCTION, MANIFEST_HEAD
-from keyspace.limits import BINDINGS_MAX, CONTRACT_BYTES_MAX, FUNCTIONS_MAX
+from keyspace.limits import BINDINGS_MAX, CONTRACT_BYTES_MAX, FUNCTIONS_MAX, RUN_TIMEOUT_MS_MAX
 from keyspace.records.tenancy import BindingRecord, FunctionRecord, ManifestRecord
 from keyspace.transitions.create_workspace import require_workspace
 from keyspace.transitions.names import RESERVED_EVENT_PREFIX, check_name, check_text
@@ -25,11 +25,12 @@ class TriggerSpec(NamedTuple):
 
 
 class FunctionSpec(NamedTuple):
-    """A function as the caller declares it."""
+    """A function as the caller declares it; `timeout_ms` is how long a run of it may take, None is for ever."""
 
     name: str
     triggers: tuple[TriggerSpec, ...] = ()
     contract: str = ""
+    timeout_ms: int | None = None
 
 
 class ManifestSpec(NamedTuple):
@@ -43,7 +44,7 @@ def check_manifest(spec: ManifestSpec) -> None:
     """Refuse a manifest that is not sound, naming the path of what is wrong.
 
     Raises:
-        Refusal: `invalid_name`, `invalid_manifest`, `reserved_name`.
+        Refusal: `invalid_name`, `invalid_manifest`, `reserved_name`, `invalid_timeout`.
     """
     check_name("application", spec.application)
     if not 1 <= len(spec.functions) <= FUNCTIONS_MAX:
@@ -63,12 +64,40 @@ def check_manifest(spec: ManifestSpec) -> None:
         if function.name in functions:
             raise Refusal("invalid_manifest", "Two functions have one name.", field=f"{path}.name", value=function.name)
         functions.add(function.name)
+        _check_timeout(f"{path}.timeout_ms", function.timeout_ms)
         for number, trigger in enumerate(function.triggers):
             _check_trigger(f"{path}.triggers[{number}]", trigger, bindings)
     if len(bindings) > BINDINGS_MAX:
         raise Refusal(
             "invalid_manifest", "Too many bindings.", field="functions", value=len(bindings), limit=BINDINGS_MAX
         )
+
+
+def _check_timeout(path: str, timeout_ms: int | None) -> None:
+    if timeout_ms is not None and not 1 <= timeout_ms <= RUN_TIMEOUT_MS_MAX:
+        raise Refusal(
+            "invalid_timeout", "A run timeout lies outside its range.", field=path, value=timeout_ms, minimum=1,
+            limit=RUN_TIMEOUT_MS_MAX,
+        )  # fmt: skip
+
+
+def check_timeout_policy(spec: ManifestSpec, run_timeout_max_ms: int | None) -> None:
+    """Refuse a manifest that declares a longer run than the deployment allows; nothing is ever clamped.
+
+    Source: RFD 1, "Runs have no deadline by default".
+
+    Raises:
+        Refusal: `run_timeout_above_maximum`, naming path, value and limit.
+    """
+    if run_timeout_max_ms is None:
+        return
+    for index, function in enumerate(spec.functions):
+        if function.timeout_ms is not None and function.timeout_ms > run_timeout_max_ms:
+            raise Refusal(
+                "run_timeout_above_maximum", "A run timeout is longer than this deployment allows; declare a shorter one.",
+                field=f"functions[{index}].timeout_ms", function=function.name, value=function.timeout_ms,
+                limit=run_timeout_max_ms,
+            )  # fmt: skip
 
 
 def _check_trigger(path: str, trigger: TriggerSpec, bindings: set[str]) -> None:
@@ -94,22 +123,33 @@ def manifest_digest(spec: ManifestSpec) -> str:
     for function in sorted(spec.functions):
         parts += [function.name, function.contract, str(len(function.triggers))]
         parts += [text for trigger in sorted(function.triggers) for text in trigger]
+        if function.timeout_ms is not None:
+            parts += ["timeout_ms", str(function.timeout_ms)]
     return digest_of("ryusen.manifest", *parts)
 
 
 async def publish_manifest(
-    tx: Tx, workspace: str, spec: ManifestSpec, *, published_by: str
+    tx: Tx, workspace: str, spec: ManifestSpec, *, published_by: str, run_timeout_max_ms: int | None = None
 ) -> tuple[ManifestRecord, bool]:
     """Store a new immutable generation, or return the newest when it says the same; the second value says which.
+
+    Args:
+        tx: the open transaction.
+        workspace: whose application it is.
+        spec: what the manifest says.
+        published_by: the acting key, for the record.
+        run_timeout_max_ms: the longest run timeout that this deployment accepts; None is any.
 
     Reads: the workspace, the application's newest generation.  Writes: the generation, its functions and bindings, the head.
     Conflicts: with publications of the same application.  Budget: about 300 bytes a binding; refused when it cannot fit.
     Idempotent: by content.
 
     Raises:
-        Refusal: `not_found`, `invalid_name`, `invalid_manifest`, `reserved_name`, `manifest_too_large`.
+        Refusal: `not_found`, `invalid_name`, `invalid_manifest`, `reserved_name`, `invalid_timeout`,
+            `run_timeout_above_maximum`, `manifest_too_large`.
     """
     check_manifest(spec)
+    check_timeout_policy(spec, run_timeout_max_ms)
     application = spec.application
     await require_workspace(tx, workspace)
     newest = await tx.load(MANIFEST_HEAD.at(workspace, application)) or 0
@@ -148,10 +188,10 @@ def _write_generation(tx: Tx, workspace: str, spec: ManifestSpec, record: Manife
     for function in spec.functions:
         tx.put(
             MANIFEST_FUNCTION.at(workspace, application, generation, function.name),
-            FunctionRecord(name=function.name, contract=function.contract),
+            FunctionRecord(name=function.name, contract=function.contract, timeout_ms=function.timeout_ms),
         )
         for trigger in function.triggers:
             tx.put(
                 MANIFEST_BINDING.at(workspace, application, generation, trigger.event, trigger.binding),
-                BindingRecord(function=function.name),
+                BindingRecord(function=function.name, timeout_ms=function.timeout_ms),
             )

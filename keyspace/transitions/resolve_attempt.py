@@ -24,6 +24,7 @@ from keyspace.transitions.accept_failure import settle_failure
 from keyspace.transitions.accept_result import Settling, bounded_failure, failure_digest, value_digest
 from keyspace.transitions.accept_success import next_work, settle_success, unrecordable
 from keyspace.transitions.begin_unwind import enqueue_undo
+from keyspace.transitions.deadline import is_past_deadline, meet_deadline
 from keyspace.transitions.enqueue_attempt import enqueue_attempt
 from keyspace.transitions.names import check_id, check_name
 from keyspace.transitions.settle_compensation import settle_undo_failure, settle_undo_success
@@ -109,7 +110,8 @@ async def resolve_attempt(
         by: the acting key, for history.
         value_bytes_max: the largest result a record takes.
 
-    Reads: run, step, attempt, the key's record.  Writes: that record, what a worker's outcome would write, history.
+    Reads: run, step, attempt, the key's record.  Writes: that record, what a worker's outcome would write, history. A supplied success or a
+        declared failure at the run's deadline or after it: besides what a stop writes.
     Conflicts: only with this run's other transitions; exactly one of a late result and a command commits.
     Budget: the value plus 24 kB.  Idempotent: by the key.
 
@@ -133,7 +135,8 @@ async def resolve_attempt(
             )
         return Resolution(recorded, is_replay=True)
     settling = unresolved(run, step, attempt, target)
-    check_policy(settling.run, target, command)
+    check_policy(settling.run, target, command, engine_now_ms(tx, settling.run))
+    settling = settling._replace(run=await meet_deadline(tx, workspace, settling.run, target.direction))
     after, following = await _carry_out(tx, workspace, target, command, settling, by, value_bytes_max)
     settled = (
         AttemptState.RETRY_AUTHORIZED
@@ -185,17 +188,21 @@ def unresolved(
     return Settling(run, step, attempt, None)
 
 
-def check_policy(run: RunRecord, target: Target, command: Command) -> None:
-    """Refuse a forward retry of a run that was told to stop (FILLED-IN 7).
+def check_policy(run: RunRecord, target: Target, command: Command, now_ms: int) -> None:
+    """Refuse a forward retry of a run that was told to stop, or whose deadline has passed (FILLED-IN 7).
+
+    A committed stop answers first, so that no later clock changes the answer; before one, the deadline answers what the
+    stop would, so that it never matters whether the timer has been dispatched.
 
     Raises:
         Refusal: `retry_forbidden` (cancelled), `deadline_elapsed` (timed out).
     """
-    if not isinstance(command, RetryAttempt) or target.direction is Direction.COMPENSATION or run.stop is None:
+    if not isinstance(command, RetryAttempt) or target.direction is Direction.COMPENSATION:
         return
-    if run.stop.reason is StopReason.TIMED_OUT:
+    if is_past_deadline(run, now_ms) or (run.stop is not None and run.stop.reason is StopReason.TIMED_OUT):
         raise Refusal("deadline_elapsed", "The run's deadline has passed: no forward attempt starts again.")
-    raise Refusal("retry_forbidden", "The run was cancelled: no forward attempt starts again.")
+    if run.stop is not None:
+        raise Refusal("retry_forbidden", "The run was cancelled: no forward attempt starts again.")
 
 
 async def _carry_out(

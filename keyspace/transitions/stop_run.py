@@ -34,10 +34,11 @@ from keyspace.records.run import RunRecord, StopRecord
 from keyspace.records.work import Direction, ItemRecord, WorkKind
 from keyspace.transitions.begin_unwind import begin_unwind
 from keyspace.transitions.names import check_id
+from keyspace.transitions.run_timer import consume_run_timer
 from keyspace.transitions.work import engine_now_ms, save_run
 from keyspace.tx import Tx
 
-__all__ = ["StopOutcome", "StopReply", "cancel_run", "decide", "settlement_gate"]
+__all__ = ["StopOutcome", "StopReply", "cancel_run", "commit_stop", "decide", "settlement_gate"]
 
 
 class StopOutcome(StrEnum):
@@ -89,7 +90,8 @@ async def cancel_run(tx: Tx, workspace: str, run_id: str, *, by: str) -> StopRep
         by: the acting key, for history.
 
     Reads: run, its outstanding item; a fenced callback's step and attempt; the last completion and its step.
-    Writes: run, status index, history; the outstanding item goes unless it is an authorized effect; the first compensation.
+    Writes: run, status index, history; the outstanding item goes unless it is an authorized effect, as does the run's
+        timer; the first compensation.
     Conflicts: only with this run's other transitions.  Budget: under 24 kB, whatever the run has done.
     Idempotent: the stop on the run is its receipt.
 
@@ -109,11 +111,15 @@ async def cancel_run(tx: Tx, workspace: str, run_id: str, *, by: str) -> StopRep
 
 
 async def commit_stop(tx: Tx, workspace: str, run: RunRecord, reason: StopReason, by: str, now_ms: int) -> RunRecord:
-    """Return `run` with the stop committed: Cancelling, unwinding or Terminal; the caller saves it."""
+    """Return `run` with the stop committed: Cancelling, unwinding or Terminal; the caller saves it.
+
+    The run's timer goes: once a stop exists there is nothing left for it to do (RFD 2, "the run timer stays consumed").
+    """
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.STOP_COMMITTED, {"reason": reason.value, "by": by}))
     after = msgspec.structs.replace(
         after, stop=StopRecord(reason=reason, at_ms=now_ms, by=by), updated_at_ms=now_ms, generation=run.generation + 1
     )
+    after = await consume_run_timer(tx, workspace, after)
     item = None if run.item_id is None else await tx.load(ITEM.at(workspace, run.item_id))
     if item is not None and (item.kind is WorkKind.DISCOVERY or item.state is not ItemState.AUTHORIZED):
         after = await _fence(tx, workspace, after, item, now_ms)

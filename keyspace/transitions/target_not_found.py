@@ -30,6 +30,7 @@ from keyspace.queue import items
 from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
 from keyspace.records.work import ItemRecord, WorkKind
 from keyspace.transitions.begin_unwind import advance_unwind
+from keyspace.transitions.deadline import is_past_deadline, stop_for_deadline
 from keyspace.transitions.work import (
     Accepted,
     Loaded,
@@ -77,7 +78,7 @@ async def target_not_found(tx: Tx, workspace: str, work: Work) -> Verdict:
 
     Reads: run, step, attempt, item; for an unwind the next completion and its step.  Writes: the same, the next work, history.
     Conflicts: only with this run's other transitions.  Budget: under 20 kB, the run's failure.
-    Idempotent: the fenced attempt is the receipt.
+    Idempotent: the fenced attempt is the receipt; at the run's deadline or after it the stop fences it.
     Source: FILLED-IN 6; RFD 2, "Entering compensation snapshots every completed step".
     """
     outcome = decide(await load_work(tx, workspace, work), work)
@@ -85,6 +86,9 @@ async def target_not_found(tx: Tx, workspace: str, work: Work) -> Verdict:
         return outcome
     run, step, attempt, item = outcome
     now_ms = engine_now_ms(tx, run)
+    if is_past_deadline(run, now_ms):
+        await stop_for_deadline(tx, workspace, run, now_ms)
+        return Accepted()
     tx.put(
         attempt_key(workspace, work),
         msgspec.structs.replace(

@@ -24,6 +24,7 @@ from keyspace.lifecycle import (
     MACHINES,
     AttemptState,
     CompensationState,
+    DeadlineSource,
     Execution,
     ItemState,
     Phase,
@@ -41,6 +42,7 @@ FOLDER = Path(__file__).parent.parent / "golden"
 STORED_WORDS: tuple[type[Enum], ...] = (
     AttemptState,
     CompensationState,
+    DeadlineSource,
     Direction,
     Execution,
     ExpansionState,
