@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 __all__ = [
     "TransitionUse",
     "Use",
+    "added",
     "cpu_seconds",
     "machine_seconds",
     "percentile",
@@ -90,6 +91,17 @@ def read_transitions(exposition: str) -> TransitionUse:
             if sample.name.endswith(("_total", "_sum")):
                 found.setdefault(sample.labels["transition"], {})[figure] = sample.value
     return found
+
+
+def added(uses: Iterable[TransitionUse]) -> TransitionUse:
+    """Return what several processes, or stretches of time, counted together."""
+    total: TransitionUse = {}
+    for use in uses:
+        for name, figures in use.items():
+            into = total.setdefault(name, {})
+            for figure, value in figures.items():
+                into[figure] = into.get(figure, 0.0) + value
+    return total
 
 
 def subtract(after: TransitionUse, before: Mapping[str, Use]) -> TransitionUse:

@@ -1,4 +1,7 @@
-"""Run workloads against a local topology and measure them from outside: the load process's clock, /metrics and /proc."""
+"""Run workloads against a local topology and measure them from outside: the load process's clock, /metrics and /proc.
+
+A site is one topology's processes; a slice is one stretch of one workload on it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +21,9 @@ import msgspec
 from ryusen import AsyncClient
 
 from perf.app import BELL_VARIABLE, app
-from perf.figures import Summary, TransitionUse, cpu_seconds, machine_seconds, read_transitions, subtract, summary
+from perf.figures import TransitionUse, added, cpu_seconds, machine_seconds, read_transitions, subtract
 from perf.load import Spec, Yield
+from perf.measurement import Measurement, Pace, Slice, combined
 from perf.workloads import Workload
 from topology.bootstrap import Access, open_workspace
 from topology.launcher import Launcher, WorkerSpec
@@ -26,9 +31,17 @@ from topology.ports import HOST
 from topology.process import Process
 from topology.tables import Role, topology_named
 
-__all__ = ["Beside", "Measurement", "Pace", "measure_all"]
+__all__ = [
+    "Beside",
+    "Site",
+    "Variant",
+    "grouped",
+    "measure_all",
+    "measure_slice",
+    "open_site",
+]
 
-APP_FOLDER = Path(__file__).parent
+ROOT = Path(__file__).parent.parent
 WORKER_CAPACITY = 128
 SETTLE_S = 60.0
 """Seconds for what a load began to come to rest after it."""
@@ -39,63 +52,27 @@ PAGE_RUNS = 500
 RUNS_MAX = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long each workload is driven: seconds before anything counts, seconds that count, submissions at most."""
-
-    warm_s: float = 2.0
-    seconds: float = 8.0
-    count_max: int | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """One workload's figures.
+class Variant:
+    """What is run: a checkout of the project and settings of its servers.
 
     Attributes:
-        workload: its row of the table.
-        offered: submissions sent, the warm-up included.
-        accepted: submissions acknowledged, the warm-up included.
-        errors: by kind.
-        acknowledged_per_s: acknowledgements a second of the window.
-        acknowledgement_ms: their latency.
-        runs: runs that ended, the warm-up included.
-        completed_per_s: runs completed a second of the window.
-        run_ms: from sending the submission to the run's recorded end; only where runs are awaited.
-        unfinished: runs that had not completed when the system had come to rest.
-        transitions: what each transition cost in all server processes together, the warm-up included.
-        cpu_s: processor seconds by process, the warm-up included.
-        load_cpu_s: the load process's own.
-        others_cores: processors that the rest of the machine kept busy meanwhile, on average: above a few hundredths, rates and
-            latencies are those of a machine that others use too.
-        units: what costs are divided by: runs where runs are awaited, else acknowledgements.
+        name: how it is called in reports.
+        settings: settings of the servers that are not the defaults, by name.
+        checkout: the project's folder.
     """
 
-    workload: Workload
-    offered: int
-    accepted: int
-    errors: Mapping[str, int]
-    window_s: float
-    acknowledged_per_s: float
-    acknowledgement_ms: Summary
-    runs: int
-    completed_per_s: float
-    run_ms: Summary | None
-    unfinished: int
-    transitions: TransitionUse = field(default_factory=dict)
-    cpu_s: Mapping[str, float] = field(default_factory=dict)
-    load_cpu_s: float = 0.0
-    others_cores: float = 0.0
-    units: int = 0
+    name: str = "as it is"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    checkout: Path = ROOT
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which every process finds its packages."""
+        return {"PYTHONPATH": os.pathsep.join(str(self.checkout / part) for part in ("", "sdk_py"))}
 
 
-@dataclass(frozen=True, slots=True)
-class _Site:
-    launcher: Launcher
-    access: Access
-    http: httpx.AsyncClient
-    beside: Beside
-
+DEFAULT = Variant()
 
 Beside = Callable[[Launcher], Coroutine[Any, Any, None]]
 """Something that looks at the processes while a load runs."""
@@ -105,14 +82,18 @@ async def _nothing(launcher: Launcher) -> None:
     return
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One topology's processes, a workspace on it, and its workers connected."""
+
+    launcher: Launcher
+    access: Access
+    http: httpx.AsyncClient
+    bell: str
+
+
 async def measure_all(
-    workloads: Iterable[Workload],
-    folder: Path,
-    pace: Pace,
-    *,
-    store: str | None = None,
-    settings: Mapping[str, str],
-    beside: Beside = _nothing,
+    workloads: Iterable[Workload], folder: Path, pace: Pace, *, store: str | None = None, variant: Variant = DEFAULT
 ) -> list[Measurement]:
     """Run each workload in turn; those of one topology that follow each other share its processes.
 
@@ -121,34 +102,50 @@ async def measure_all(
         folder: private; logs and the embedded store.
         pace: how long each is driven.
         store: another store's address.
-        settings: further settings of the servers, by name.
-        beside: runs beside each load, such as a profiler; the figures then include what it costs.
+        variant: what to run.
     """
     found: list[Measurement] = []
-    for number, (name, group) in enumerate(_grouped(workloads)):
-        place = folder / f"{number}-{name}"
-        async with Launcher(topology_named(name), place, store=store, settings=settings) as launcher:
-            await launcher.start_servers()
-            access = await open_workspace(launcher, app, f"bench-{number}")
-            bell = str(launcher.folder / "bell")
-            if launcher.topology.workers:
-                environment = {BELL_VARIABLE: bell}
-                await launcher.start_workers(
-                    WorkerSpec(
-                        app="perf.app:app",
-                        folder=APP_FOLDER.parent,
-                        key=access.worker_key,
-                        capacity=WORKER_CAPACITY,
-                        environment=environment,
-                    )
-                )
-            async with httpx.AsyncClient(timeout=10.0, trust_env=False) as http:
-                site = _Site(launcher, access, http, beside)
-                found += [await _measure(site, workload, pace, bell) for workload in group]
+    for number, (name, group) in enumerate(grouped(workloads)):
+        async with open_site(name, folder / f"{number}-{name}", store=store, variant=variant) as site:
+            found += [combined(workload, [await measure_slice(site, workload, pace)]) for workload in group]
     return found
 
 
-def _grouped(workloads: Iterable[Workload]) -> list[tuple[str, list[Workload]]]:
+@asynccontextmanager
+async def open_site(
+    topology: str, folder: Path, *, store: str | None = None, variant: Variant = DEFAULT
+) -> AsyncIterator[Site]:
+    """Start a topology and give it a workspace; everything is gone when the block ends.
+
+    Args:
+        topology: its name.
+        folder: private; logs and the embedded store.
+        store: another store's address.
+        variant: what to run.
+    """
+    environment = variant.environment
+    async with Launcher(
+        topology_named(topology), folder, store=store, settings=variant.settings, environment=environment
+    ) as launcher:
+        await launcher.start_servers()
+        access = await open_workspace(launcher, app, f"bench-{folder.name}")
+        bell = str(launcher.folder / "bell")
+        if launcher.topology.workers:
+            await launcher.start_workers(
+                WorkerSpec(
+                    app="perf.app:app",
+                    folder=variant.checkout,
+                    key=access.worker_key,
+                    capacity=WORKER_CAPACITY,
+                    environment={BELL_VARIABLE: bell},
+                )
+            )
+        async with httpx.AsyncClient(timeout=10.0, trust_env=False) as http:
+            yield Site(launcher, access, http, bell)
+
+
+def grouped(workloads: Iterable[Workload]) -> list[tuple[str, list[Workload]]]:
+    """Return topologies by name, each with the workloads that follow each other on it."""
     groups: list[tuple[str, list[Workload]]] = []
     for workload in workloads:
         if not groups or groups[-1][0] != workload.topology:
@@ -157,13 +154,20 @@ def _grouped(workloads: Iterable[Workload]) -> list[tuple[str, list[Workload]]]:
     return groups
 
 
-async def _measure(site: _Site, workload: Workload, pace: Pace, bell: str) -> Measurement:
+async def measure_slice(site: Site, workload: Workload, pace: Pace, *, beside: Beside = _nothing) -> Slice:
+    """Drive a workload for a while, wait until the site has come to rest, and return what was measured.
+
+    Args:
+        site: where.
+        workload: what is offered.
+        pace: for how long.
+        beside: runs beside the load, such as a profiler; the figures then include what it costs.
+    """
     cpu_before, transitions_before = _cpu(site.launcher), await _transitions(site)
     machine_before_s, begun_s = machine_seconds() - _own_seconds(), time.monotonic()
-    port = int(site.launcher.gateway_url().rpartition(":")[2])
     spec = Spec(
         host=HOST,
-        port=port,
+        port=int(site.launcher.gateway_url().rpartition(":")[2]),
         workspace=site.access.workspace,
         key=site.access.client_key,
         event=workload.event,
@@ -173,36 +177,26 @@ async def _measure(site: _Site, workload: Workload, pace: Pace, bell: str) -> Me
         keyed=workload.keyed,
         payload_bytes=workload.payload_bytes,
         steps=workload.steps,
-        bell=bell if workload.awaits_run else None,
+        bell=site.bell if workload.awaits_run else None,
         count_max=pace.count_max,
     )
     async with anyio.create_task_group() as group:
-        group.start_soon(site.beside, site.launcher, name="beside")
+        group.start_soon(beside, site.launcher, name="beside")
         result = await _drive(spec)
     await _come_to_rest(site)
-    run_ms, completed_per_s, unfinished = await _runs(site, workload, result)
+    run_ms, completed_count, unfinished = await _runs(site, workload, result)
     cpu_after, transitions_after = _cpu(site.launcher), await _transitions(site)
     cpu_s = {name: round(cpu_after[name] - cpu_before.get(name, 0.0), 3) for name in cpu_after}
     others_s = machine_seconds() - _own_seconds() - machine_before_s - sum(cpu_s.values()) - result.cpu_s
-    window_s = max(result.window_s, 1e-9)
-    runs = len(result.submitted_at_ms)
-    return Measurement(
-        workload=workload,
-        offered=result.offered,
-        accepted=result.accepted,
-        errors=result.errors,
-        window_s=result.window_s,
-        acknowledged_per_s=len(result.acknowledgement_ms) / window_s,
-        acknowledgement_ms=summary(result.acknowledgement_ms),
-        runs=runs,
-        completed_per_s=completed_per_s,
+    return Slice(
+        result=result,
         run_ms=run_ms,
+        completed_count=completed_count,
         unfinished=unfinished,
         transitions=subtract(transitions_after, transitions_before),
         cpu_s=cpu_s,
-        others_cores=round(max(0.0, others_s) / (time.monotonic() - begun_s), 2),
-        load_cpu_s=result.cpu_s,
-        units=runs if workload.awaits_run else result.accepted,
+        others_s=max(0.0, others_s),
+        elapsed_s=time.monotonic() - begun_s,
     )
 
 
@@ -217,7 +211,7 @@ async def _drive(spec: Spec) -> Yield:
     return msgspec.json.decode(done.stdout, type=Yield)
 
 
-async def _come_to_rest(site: _Site) -> None:
+async def _come_to_rest(site: Site) -> None:
     """Wait until the servers commit nothing more but their heartbeats, so that costs are whole and not the next one's."""
     with anyio.move_on_after(SETTLE_S):
         before = await _work_count(site)
@@ -229,7 +223,7 @@ async def _come_to_rest(site: _Site) -> None:
             before = after
 
 
-async def _work_count(site: _Site) -> float:
+async def _work_count(site: Site) -> float:
     spent = await _transitions(site)
     return sum(use.get("commits", 0.0) for name, use in spent.items() if name not in _TICKING)
 
@@ -250,10 +244,10 @@ _TICKING = frozenset(
 """Transitions that happen by the clock or only look; the others are caused by load."""
 
 
-async def _runs(site: _Site, workload: Workload, result: Yield) -> tuple[Summary | None, float, int]:
-    """Return how long the runs took, how many completed a second of the window, and how many did not complete."""
+async def _runs(site: Site, workload: Workload, result: Yield) -> tuple[list[float], int, int]:
+    """Return how long the runs took, how many completed in the window, and how many did not complete."""
     if not workload.awaits_run:
-        return None, 0.0, 0
+        return [], 0, 0
     latencies: list[float] = []
     completed_count, unfinished = 0, 0
     async with site.access.client(site.launcher.gateway_url()) as client:
@@ -269,7 +263,7 @@ async def _runs(site: _Site, workload: Workload, result: Yield) -> tuple[Summary
             if ended_at_ms >= result.window_begin_ms:
                 # Those that end after the window too: leaving the slow ones out would flatter.
                 latencies.append(ended_at_ms - sent_at_ms)
-    return summary(latencies), completed_count / max(result.window_s, 1e-9), unfinished
+    return latencies, completed_count, unfinished
 
 
 async def _each_run(client: AsyncClient, workload: Workload, count: int) -> AsyncIterator[dict[str, Any]]:
@@ -296,14 +290,11 @@ def _cpu(launcher: Launcher) -> dict[str, float]:
     return {process.name: cpu_seconds(process.pid) for process in processes}
 
 
-async def _transitions(site: _Site) -> TransitionUse:
+async def _transitions(site: Site) -> TransitionUse:
     """Return the transition counters of all server processes, added up."""
-    total: TransitionUse = {}
+    read: list[TransitionUse] = []
     for role, index in site.launcher.server_slots:
         assert role is not Role.WORKER
         answer = await site.http.get(site.launcher.metrics_url(role, index))
-        for name, use in read_transitions(answer.raise_for_status().text).items():
-            into = total.setdefault(name, {})
-            for figure, value in use.items():
-                into[figure] = into.get(figure, 0.0) + value
-    return total
+        read.append(read_transitions(answer.raise_for_status().text))
+    return added(read)

@@ -21,17 +21,19 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
-from perf.harness import Pace, measure_all
+from perf.harness import Beside, measure_slice, open_site
+from perf.measurement import Pace
 from perf.workloads import workload_named
 from topology.launcher import Launcher
 from topology.tables import Role
 
-__all__ = ["Profile", "read_samples", "show_profile"]
+__all__ = ["PROFILED", "Profile", "read_profiles", "read_samples", "sampler", "show_profile"]
 
 RATE_HZ = 200
 PROFILED = "three-step runs, 64 at once"
 ROWS_SHOWN = 25
 GRACE_S = 30.0
+WARM_S = 2.0
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>[^():]+)(?::\d+)?\)")
 _AREAS = (
     ("keyspace/store", "keyspace.store"),
@@ -117,6 +119,39 @@ def show_profile(profile: Profile, console: Console, title: str) -> None:
         console.print(table)
 
 
+def sampler(place: Path, roles: Sequence[Role], seconds: float, *, native_lock_only: bool = False) -> Beside:
+    """Return what samples a process of each of `roles` beside a load; the stacks are then in `place`, a file a process.
+
+    Args:
+        place: a folder that is there.
+        roles: whose first process is sampled.
+        seconds: for how long, from the end of the load's warm-up on.
+        native_lock_only: whether only what holds the interpreter's lock counts, so that waiting for disks does not.
+    """
+
+    async def sample(launcher: Launcher) -> None:
+        await anyio.sleep(WARM_S)
+        async with anyio.create_task_group() as group:
+            for role in roles:
+                group.start_soon(one, launcher, role, name=f"sample {role}")
+
+    async def one(launcher: Launcher, role: Role) -> None:
+        process = launcher.process(role)
+        program = str(Path(sys.executable).with_name("py-spy"))
+        command = [program, "record", "--pid", str(process.pid), "--duration", str(int(seconds))]
+        command += ["--rate", str(RATE_HZ), "--format", "raw", "--output", str(place / process.name)]
+        command += ["--gil"] if native_lock_only else []
+        with anyio.fail_after(seconds + GRACE_S):
+            await anyio.run_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    return sample
+
+
+def read_profiles(place: Path) -> dict[str, Profile]:
+    """Return what a `sampler` left in `place`, by process."""
+    return {path.name: read_samples(path.read_text("utf-8").splitlines()) for path in sorted(place.iterdir())}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one workload, sample one process of it, print the ranking."""
     parser = argparse.ArgumentParser(prog="python -m perf.profile", description=__doc__)
@@ -126,31 +161,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--gil", action="store_true", help="only what holds the interpreter's lock: no waiting for disks"
     )
-    parser.add_argument("--raw", type=Path, help="keep the collapsed stacks here")
+    parser.add_argument("--raw", type=Path, help="keep the collapsed stacks in this folder")
     options = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="ryusen-profile-"))
-    raw = options.raw or folder / "stacks"
-    pace = Pace(warm_s=2.0, seconds=options.seconds)
-
-    async def sample(launcher: Launcher) -> None:
-        await anyio.sleep(pace.warm_s)
-        process = launcher.process(options.role)
-        command = ["py-spy", "record", "--pid", str(process.pid), "--duration", str(int(options.seconds))]
-        command += ["--rate", str(RATE_HZ), "--format", "raw", "--output", str(raw)]
-        command += ["--gil"] if options.gil else []
-        command[0] = str(Path(sys.executable).with_name(command[0]))
-        with anyio.fail_after(options.seconds + GRACE_S):
-            await anyio.run_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    raw: Path = options.raw or folder / "stacks"
+    raw.mkdir(parents=True, exist_ok=True)
 
     async def run() -> None:
-        await measure_all([workload_named(options.workload)], folder, pace, settings={}, beside=sample)
+        workload = workload_named(options.workload)
+        beside = sampler(raw, [options.role], options.seconds, native_lock_only=options.gil)
+        async with open_site(workload.topology, folder / "site") as site:
+            await measure_slice(site, workload, Pace(warm_s=WARM_S, seconds=options.seconds), beside=beside)
 
     try:
         anyio.run(run)
-        profile = read_samples(raw.read_text().splitlines())
+        profiles = read_profiles(raw)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    show_profile(profile, Console(), f"{options.role} under {options.workload}")
+    for name, profile in profiles.items():
+        show_profile(profile, Console(), f"{name} under {options.workload}")
     return 0
 
 

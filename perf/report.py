@@ -10,19 +10,20 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from perf.figures import Summary, percentile
-from perf.harness import Measurement, Pace
+from perf.measurement import Measurement, Pace
 
 __all__ = [
     "PAGE",
     "Before",
     "Report",
+    "Scene",
     "look_before",
     "next_path",
     "print_report",
@@ -61,8 +62,8 @@ def look_before(folder: Path) -> Before:
     return Before(os.getloadavg()[0], percentile(latencies_ms, 0.5))
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one run measured, and where.
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and when something was measured.
 
     Attributes:
         recorded_at: UTC.
@@ -73,9 +74,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         load_average: over the minute before the run, from which other tenants of the machine show.
         sync_ms: how long the disk took to sync one written block just before, the median of many.
         store: the engine under the keyspace.
-        settings: settings that are not the defaults.
         pace: how long each workload was driven.
-        measurements: one for each workload.
     """
 
     recorded_at: str
@@ -86,14 +85,42 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     load_average: float
     sync_ms: float
     store: str
-    settings: dict[str, str]
     pace: Pace
+
+    def place(self) -> str:
+        """Return it in a sentence."""
+        return (
+            f"Commit {self.commit}, store {self.store}, {self.cores} cores, Python {self.python}, load average "
+            f"{self.load_average:.1f} and a disk sync of {self.sync_ms:.2f} ms just before."
+        )
+
+
+class Report(Scene, frozen=True, kw_only=True):
+    """Everything one run measured, and where.
+
+    Attributes:
+        settings: settings that are not the defaults.
+        measurements: one for each workload.
+    """
+
+    settings: dict[str, str]
     measurements: list[Measurement]
 
 
-def scene(store: str, settings: dict[str, str], pace: Pace, before: Before, found: list[Measurement]) -> Report:
-    """Return the report of `found` with everything that is known about where it was measured."""
-    return Report(
+S = TypeVar("S", bound=Scene)
+
+
+def scene(kind: type[S], *, store: str, pace: Pace, before: Before, **found: Any) -> S:
+    """Return a record of `found` with everything that is known about where it was measured.
+
+    Args:
+        kind: of record.
+        store: the engine.
+        pace: how long each workload was driven.
+        before: what `look_before` saw.
+        found: the record's own fields.
+    """
+    return kind(
         recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=_commit(),
         cores=os.cpu_count() or 0,
@@ -104,9 +131,8 @@ def scene(store: str, settings: dict[str, str], pace: Pace, before: Before, foun
         load_average=before.load_average,
         sync_ms=before.sync_ms,
         store=store,
-        settings=settings,
         pace=pace,
-        measurements=found,
+        **found,
     )
 
 
@@ -116,7 +142,7 @@ def next_path(folder: Path, commit: str) -> Path:
     return folder / f"{max(numbers, default=0) + 1:03d}-{commit[:7]}.json"
 
 
-def write_report(report: Report, path: Path) -> None:
+def write_report(report: Scene, path: Path) -> None:
     """Write the record, readable and stable."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
@@ -125,9 +151,7 @@ def write_report(report: Report, path: Path) -> None:
 def summary_lines(report: Report, name: str) -> list[str]:
     """Return a result as the lines of a table for perf/README.md."""
     lines = [
-        f"`results/{name}`: commit {report.commit}, store {report.store}, {report.cores} cores, Python {report.python}, load average "
-        f"{report.load_average:.1f} and a disk sync of {report.sync_ms:.2f} ms just before. *Others* is how many processors something else "
-        "kept busy meanwhile.",
+        f"`results/{name}`. {report.place()} *Others* is how many processors something else kept busy meanwhile.",
         "",
         "| workload | offered | accepted | errors | ack/s | ack p50 / p95 / p99 ms | runs/s | end to end p50 / p95 / p99 ms | others |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -141,17 +165,17 @@ def summary_lines(report: Report, name: str) -> list[str]:
     return lines
 
 
-def write_summary(report: Report, name: str, page: Path) -> None:
+def write_summary(lines: Sequence[str], page: Path, *, begin: str = SUMMARY_BEGIN, end: str = SUMMARY_END) -> None:
     """Put a result's table between the marks of a page.
 
     Raises:
         ValueError: the page has no such marks.
     """
-    before, begin, rest = page.read_text("utf-8").partition(SUMMARY_BEGIN)
-    _, end, after = rest.partition(SUMMARY_END)
+    before, begin, rest = page.read_text("utf-8").partition(begin)
+    _, end, after = rest.partition(end)
     if not begin or not end:
         raise ValueError(f"{page} has no place for the newest result")
-    table = "\n".join(summary_lines(report, name))
+    table = "\n".join(lines)
     page.write_text(f"{before}{begin}\n{table}\n{end}{after}", "utf-8")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perf.app import BINDINGS_MANY, EVENT_OF_BINDINGS, PIPELINE_EVENT
 
-__all__ = ["WORKLOADS", "Workload", "workload_named"]
+__all__ = ["PAIRED", "WORKLOADS", "Workload", "workload_named"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,9 @@ WORKLOADS: tuple[Workload, ...] = (
     *(_runs(SHAPE_CONCURRENCY, payload_bytes=size) for size in (10_000, 90_000)),
 )
 """In the order in which they run; those of one topology stand together and share its processes."""
+
+PAIRED = tuple(_runs(concurrency) for concurrency in RUN_CONCURRENCIES)
+"""What is compared when nothing else is asked for."""
 
 _BY_NAME = {workload.name: workload for workload in WORKLOADS}
 assert len(_BY_NAME) == len(WORKLOADS), "names are unique"

@@ -77,6 +77,7 @@ class Launcher:
         *,
         store: str | None = None,
         settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Choose ports and folders; nothing is started yet.
@@ -86,6 +87,7 @@ class Launcher:
             folder: private to this launcher: logs, and the embedded store when `store` is None.
             store: another store's address.
             settings: further settings of the servers, by name, such as `lease_ms`.
+            environment: further variables of every process, such as where Python finds its packages.
             on_event: told in words what starts, ends and is killed.
         """
         self.topology = topology
@@ -94,6 +96,7 @@ class Launcher:
         self.store = store or f"embedded:{self.folder / 'store'}"
         self.system_key = secrets.token_urlsafe(32)
         self._settings = dict(settings or {})
+        self._environment = dict(environment or {})
         self._on_event = on_event
         self._slots: list[Slot] = [(role, index) for role in Role for index in range(topology.count(role))]
         ports = iter(free_ports(2 * len(self._slots)))
@@ -229,7 +232,9 @@ class Launcher:
         } | self._settings
         return Command(
             arguments=(sys.executable, "-m", "services.runtime.cli", role.value),
-            environment=clean_environment({f"RYUSEN_{name.upper()}": value for name, value in settings.items()}),
+            environment=clean_environment(
+                {f"RYUSEN_{name.upper()}": value for name, value in settings.items()} | self._environment
+            ),
             folder=self.folder,
             log=self.log(role, index),
         )
@@ -237,7 +242,9 @@ class Launcher:
     def _worker_command(self, index: int) -> Command:
         spec = self._workers[index]
         url = self.dispatcher_url(index % self.topology.dispatchers)
-        environment = clean_environment({"RYUSEN_URL": url, "RYUSEN_KEY": spec.key, **spec.environment})
+        environment = clean_environment(
+            {"RYUSEN_URL": url, "RYUSEN_KEY": spec.key, **self._environment, **spec.environment}
+        )
         options = ("--capacity", str(spec.capacity), "--grace", spec.grace)
         return Command(
             arguments=(sys.executable, "-m", "ryusen", "worker", spec.app, *options),

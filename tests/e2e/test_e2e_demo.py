@@ -12,18 +12,23 @@ import anyio
 import pytest
 from rich.console import Console
 
+from perf.comparison import Comparison, comparison_lines, print_comparison
 from perf.figures import cpu_seconds, percentile, read_transitions, subtract, summary
-from perf.harness import Pace, measure_all
+from perf.harness import Variant, measure_all
+from perf.measurement import Pace
+from perf.paired import measure_pairs, variant_of
 from perf.profile import read_samples, show_profile
 from perf.report import (
     PAGE,
     RESULTS,
     SUMMARY_BEGIN,
     SUMMARY_END,
+    Report,
     look_before,
     next_path,
     print_report,
     scene,
+    summary_lines,
     write_report,
     write_summary,
 )
@@ -71,7 +76,7 @@ async def test_the_demo_says_when_something_is_not_so(tmp_path: Path) -> None:
 async def test_each_benchmark_runs_in_small(topology: str, tmp_path: Path) -> None:
     """HOUSE 14: every workload of the table, a few units each, so that no benchmark rots."""
     workloads = [workload for workload in WORKLOADS if workload.topology == topology]
-    found = await measure_all(workloads, tmp_path / "site", TINY, settings={})
+    found = await measure_all(workloads, tmp_path / "site", TINY)
     assert [measurement.workload for measurement in found] == workloads
     for measurement in found:
         assert measurement.errors == {}
@@ -85,7 +90,7 @@ async def test_each_benchmark_runs_in_small(topology: str, tmp_path: Path) -> No
             assert measurement.run_ms.count == measurement.runs
             settled = [measurement.transitions.get(name, {}) for name in ("accept_success", "continue_run")]
             assert sum(use.get("commits", 0.0) for use in settled) == measurement.workload.steps * measurement.runs
-    report = scene("embedded", {}, TINY, look_before(tmp_path), found)
+    report = scene(Report, store="embedded", pace=TINY, before=look_before(tmp_path), settings={}, measurements=found)
     path = next_path(tmp_path, "abcdef123456")
     write_report(report, path)
     assert path.name == "001-abcdef1.json"
@@ -96,10 +101,54 @@ async def test_each_benchmark_runs_in_small(topology: str, tmp_path: Path) -> No
     assert workloads[0].name in (tmp_path / "shown").read_text()
     page = tmp_path / "page"
     page.write_text(f"before {SUMMARY_BEGIN} old {SUMMARY_END} after")
-    write_summary(report, path.name, page)
+    write_summary(summary_lines(report, path.name), page)
     told = page.read_text()
     assert told.startswith("before") and told.endswith("after") and " old " not in told
     assert all(f"| {workload.name} |" in told for workload in workloads)
+
+
+async def test_a_paired_run_in_small(tmp_path: Path) -> None:
+    """Would catch a comparison whose two sides are the same, or whose ratios are the wrong way round."""
+    workload = next(workload for workload in WORKLOADS if workload.steps == 3 and workload.concurrency == 1)
+    variants = (Variant(), variant_of(["continuation=off"]))
+    pairs, profiles = await measure_pairs([workload], tmp_path / "sites", TINY, variants, rounds=2)
+    (pair,) = pairs
+    assert profiles == {}
+    assert pair.one.accepted == pair.other.accepted == 2 * TINY.count_max
+    assert not pair.one.errors and not pair.other.errors
+    assert pair.one.transitions["continue_run"]["commits"] == 3 * pair.one.runs
+    assert "continue_run" not in pair.other.transitions
+    # The pass behind each step is leased, read and answered by itself: four transactions more a step, reads included.
+    ratio = pair.ratio("transactions")
+    assert ratio is not None and ratio < 0.8
+    found = scene(
+        Comparison,
+        store="embedded",
+        pace=TINY,
+        before=look_before(tmp_path),
+        one=variants[0].name,
+        other=variants[1].name,
+        rounds=2,
+        pairs=pairs,
+        profiles=profiles,
+    )
+    path = next_path(tmp_path, "abcdef123456")
+    write_report(found, path)
+    assert json.loads(path.read_bytes())["pairs"][0]["ratios"]["transactions"] == pair.ratios["transactions"]
+    with (tmp_path / "shown").open("w") as shown:
+        print_comparison(found, Console(file=shown, width=200))
+    assert "continuation=off" in (tmp_path / "shown").read_text()
+    assert any(workload.name in line for line in comparison_lines(found, path.name))
+
+
+def test_what_to_compare_with_is_a_setting_or_a_checkout(tmp_path: Path) -> None:
+    """Would catch a misspelt word that compares the project with itself."""
+    assert variant_of(["continuation=off", "lease_ms=9000"]).settings == {"continuation": "off", "lease_ms": "9000"}
+    (tmp_path / "keyspace").mkdir()
+    other = variant_of([str(tmp_path)])
+    assert other.checkout == tmp_path and other.environment["PYTHONPATH"].startswith(str(tmp_path))
+    with pytest.raises(ValueError, match="neither"):
+        variant_of(["continuation"])
 
 
 def test_the_page_shows_the_newest_result() -> None:
