@@ -170,7 +170,7 @@ MANIFEST: Leaf[tenancy.ManifestRecord] = Leaf(
 )  # fmt: skip
 MANIFEST_FUNCTION: Leaf[tenancy.FunctionRecord] = Leaf(
     "MANIFEST_FUNCTION", Name, 11, Name, Int, Name, codec=tenancy.FUNCTION, writers="publish_manifest",
-    readers="gateway", note="application, generation, function",
+    readers="expand_event, gateway", note="application, generation, function",
 )  # fmt: skip
 MANIFEST_BINDING: Leaf[tenancy.BindingRecord] = Leaf(
     "MANIFEST_BINDING", Name, 12, Name, Int, Name, Name, codec=tenancy.BINDING, writers="publish_manifest",

@@ -17,9 +17,11 @@ from keyspace.layout import (
     RUN,
 )
 from keyspace.limits import BINDINGS_MAX
-from keyspace.records.event import EventRecord, ExpansionRecord, ExpansionState
+from keyspace.records.event import EventRecord, ExpansionRecord, ExpansionState, Operation
 from keyspace.records.work import WorkKind
+from keyspace.transitions.find_target import find_target
 from keyspace.transitions.materialize_run import RunSource, run_identity
+from keyspace.transitions.names import INVOCATION_EVENT, INVOKE_BINDING
 
 __all__: list[str] = []
 
@@ -42,14 +44,26 @@ async def check_event(case: Case) -> None:
         case.expect(listed == event.event_id, "C7", "the event is not at its place in the list")
     if case.expect(expansion is not None, "C2", "the event has no expansion") and expansion is not None:
         await _check_expansion(case, event, expansion)
+    is_invocation = event.name == INVOCATION_EVENT
+    case.expect(
+        (bool(event.target_application), event.is_addressed) == (is_invocation, is_invocation),
+        "C8",
+        "the event's name and its target disagree",
+    )
+    case.expect(not (is_invocation and event.correlation), "C8", "an addressed event carries routing metadata")
 
 
 async def _check_expansion(case: Case, event: EventRecord, expansion: ExpansionRecord) -> None:
     ws = case.workspace
     matches = await case.tx.page(MATCH.span(ws, event.event_id), limit=BINDINGS_MAX * 2, snapshot=True)
+    recorded = len(matches) + (expansion.missing is not None)
     case.expect(
-        len(matches) == expansion.evaluated_count, "C2", "the evaluated candidates and their records differ in number"
+        recorded == expansion.evaluated_count, "C2", "the evaluated candidates and their records differ in number"
     )
+    if expansion.missing is not None:
+        lacking = await find_target(case.tx, ws, event, None) if event.is_addressed else None
+        case.expect(lacking == expansion.missing, "C2", "the recorded no-match is not what the pinned generation lacks")
+        case.expect(expansion.state is ExpansionState.COMPLETE, "C2", "a no-match leaves its expansion open")
     if expansion.state is ExpansionState.COMPLETE:
         case.expect(expansion.item_id is None, "C2", "a complete expansion still owns an obligation")
         case.expect(
@@ -69,6 +83,8 @@ async def _check_expansion(case: Case, event: EventRecord, expansion: ExpansionR
 
 
 async def _candidate_count(case: Case, event: EventRecord) -> int:
+    if event.is_addressed:
+        return 1
     if event.routing_generation == 0:
         return 0
     routing = await case.tx.load(ROUTING.at(case.workspace, event.routing_generation), snapshot=True)
@@ -84,7 +100,10 @@ async def _candidate_count(case: Case, event: EventRecord) -> int:
 @checks(EVENT_LIST)
 async def check_event_list(case: Case) -> None:
     """A list entry names an event whose companion stamp is the entry's."""
-    stamp = await case.tx.load(EVENT_STAMP.at(case.workspace, case.record), snapshot=True)
+    event, stamp = await case.tx.load(
+        EVENT.at(case.workspace, case.record), EVENT_STAMP.at(case.workspace, case.record), snapshot=True
+    )
+    case.expect(event is not None, "C1", "the entry names no event")
     case.expect(stamp == case.elements[1], "C7", "the entry is not where its event's stamp says")
 
 
@@ -95,6 +114,8 @@ async def check_claim(case: Case) -> None:
     if event is None:
         case.expect(case.tx.now_ms >= case.record.expires_at_ms, "C11", "a live claim names no event")
         return
+    is_invocation = case.elements[1] == Operation.FUNCTION_INVOKE
+    case.expect(event.is_addressed == is_invocation, "C11", "the claim and its event are of different operations")
     case.expect(event.fingerprint == case.record.fingerprint, "C11", "the claim and its event differ in fingerprint")
 
 
@@ -123,3 +144,10 @@ async def check_match(case: Case) -> None:
         "C11",
         "the run's provenance differs from its match",
     )
+    if event.is_addressed or binding == INVOKE_BINDING:
+        addressed = (event.target_application, event.target_function, INVOKE_BINDING)
+        case.expect(
+            addressed == (application, case.record.function, binding),
+            "C11",
+            "the match is not what the event addresses",
+        )

@@ -16,6 +16,7 @@ __all__ = [
     "ExpansionRecord",
     "ExpansionState",
     "MatchRecord",
+    "NoMatch",
     "Operation",
 ]
 
@@ -24,6 +25,7 @@ class Operation(StrEnum):
     """The API operations that scope idempotency keys (RFD 2, "An optional caller idempotency key is scoped")."""
 
     EVENT_SUBMIT = "event.submit"
+    FUNCTION_INVOKE = "function.invoke"
 
 
 class ExpansionState(StrEnum):
@@ -34,8 +36,22 @@ class ExpansionState(StrEnum):
     COMPLETE = "complete"
 
 
+class NoMatch(StrEnum):
+    """What an addressed event's routing generation lacks (RFD 2, "a durable no-match that names which").
+
+    `APPLICATION`: the generation does not reference the application. `FUNCTION`: the application's manifest in it does not
+    declare the function.
+    """
+
+    APPLICATION = "application"
+    FUNCTION = "function"
+
+
 class EventRecord(Record, frozen=True, kw_only=True, array_like=True):
-    """An accepted event. Its payload has keys of its own; `routing_generation` 0 means that none was active."""
+    """An accepted event. Its payload has keys of its own; `routing_generation` 0 means that none was active.
+
+    A target makes it an addressed event: one function is started directly and nothing else is looked at.
+    """
 
     event_id: str
     name: str
@@ -48,6 +64,13 @@ class EventRecord(Record, frozen=True, kw_only=True, array_like=True):
     claim_expires_at_ms: int | None
     accepted_by: str
     trace: str = ""
+    target_application: str = ""
+    target_function: str = ""
+
+    @property
+    def is_addressed(self) -> bool:
+        """Whether the event is a direct invocation of one function."""
+        return bool(self.target_function)
 
 
 class ClaimRecord(Record, frozen=True, kw_only=True, array_like=True):
@@ -60,7 +83,10 @@ class ClaimRecord(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class ExpansionRecord(Record, frozen=True, kw_only=True, array_like=True):
-    """The cursor and the sums of an event's fan-out. The cursor is the last evaluated (application, binding)."""
+    """The cursor and the sums of an event's fan-out. The cursor is the last evaluated (application, binding).
+
+    `missing` is the durable no-match of an addressed event, which has no match record then.
+    """
 
     state: ExpansionState
     item_id: str | None
@@ -69,6 +95,7 @@ class ExpansionRecord(Record, frozen=True, kw_only=True, array_like=True):
     evaluated_count: int = 0
     matched_count: int = 0
     completed_at_ms: int | None = None
+    missing: NoMatch | None = None
 
 
 class MatchRecord(Record, frozen=True, kw_only=True, array_like=True):

@@ -1,4 +1,9 @@
-"""Accept an event: the claim, the event, its routing generation and the first fan-out obligation, in one transaction."""
+"""Accept an event: the claim, the event, its routing generation and the first fan-out obligation, in one transaction.
+
+`accept_offer` is the one acceptance there is. A submission is made an offer by `accept_event`, a direct invocation by
+`invoke_function`; a transition that authors an event of its own calls it inside its own transaction, with an event id that it
+derives and a claim of its own operation.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,6 @@ from typing import NamedTuple
 
 from keyspace.errors import Refusal
 from keyspace.layout import CLAIM, EVENT, EVENT_LIST, EVENT_PAYLOAD, EVENT_STAMP, EXPANSION, ROUTING_HEAD, WORKSPACE
-from keyspace.leaf import Key
 from keyspace.limits import (
     CORRELATION_PAIRS_MAX,
     CORRELATION_TEXT_BYTES_MAX,
@@ -16,12 +20,25 @@ from keyspace.limits import (
     TIMESTAMP_MS_MAX,
 )
 from keyspace.queue import items
-from keyspace.records.event import ClaimRecord, EventRecord, ExpansionRecord, ExpansionState, Operation
+from keyspace.records.event import ClaimRecord, EventRecord, ExpansionRecord, ExpansionState, NoMatch, Operation
 from keyspace.records.work import ItemRecord, LaneKind, WorkKind, server_lane
 from keyspace.transitions.names import RESERVED_EVENT_PREFIX, check_name, check_text
 from keyspace.tx import Tx, digest_of
 
-__all__ = ["Acceptance", "Submission", "accept_event", "check_submission", "fingerprint"]
+__all__ = [
+    "Acceptance",
+    "Claim",
+    "Offer",
+    "Submission",
+    "accept_event",
+    "accept_offer",
+    "check_idempotency_key",
+    "check_payload",
+    "check_submission",
+    "check_timestamp",
+    "claim_of",
+    "fingerprint",
+]
 
 
 class Submission(NamedTuple):
@@ -34,8 +51,41 @@ class Submission(NamedTuple):
     key: str | None = None
 
 
+class Claim(NamedTuple):
+    """What an idempotency claim lies under: the operation that scopes it, and a digest (`claim_of`)."""
+
+    operation: Operation
+    digest: str
+
+
+class Offer(NamedTuple):
+    """An event to be accepted: checked, with its identity, by whomever it was authored.
+
+    Attributes:
+        event_id: minted before the retry loop, or derived; the receipt of an offer without a claim.
+        name: the event's name.
+        payload: opaque bytes.
+        fingerprint: the versioned digest of what must be equal for a repetition under the claim to be one.
+        accepted_by: the acting key.
+        correlation: the pairs that waits may match; an addressed event has none.
+        timestamp_ms: the caller's own instant (ms).
+        claim: where the idempotency claim lies; None when each offer is an event of its own.
+        target: the application and function that an addressed event starts.
+    """
+
+    event_id: str
+    name: str
+    payload: bytes
+    fingerprint: str
+    accepted_by: str
+    correlation: dict[str, str]
+    timestamp_ms: int | None = None
+    claim: Claim | None = None
+    target: tuple[str, str] = ("", "")
+
+
 class Acceptance(NamedTuple):
-    """The acknowledgement: which event the submission became, now or before."""
+    """The acknowledgement: which event the offer became, now or before."""
 
     event_id: str
     routing_generation: int
@@ -44,6 +94,7 @@ class Acceptance(NamedTuple):
     matched_count: int
     claim_expires_at_ms: int | None
     is_replay: bool
+    missing: NoMatch | None = None
 
 
 def check_submission(submission: Submission, payload_bytes_max: int = PAYLOAD_BYTES_DEFAULT) -> None:
@@ -58,11 +109,7 @@ def check_submission(submission: Submission, payload_bytes_max: int = PAYLOAD_BY
         raise Refusal(
             "reserved_name", "The prefix ryusen/ is reserved for the server.", field="name", value=submission.name
         )
-    if len(submission.payload) > payload_bytes_max:
-        raise Refusal(
-            "payload_too_large", "The payload is too large.", field="payload",
-            bytes=len(submission.payload), limit=payload_bytes_max,
-        )  # fmt: skip
+    check_payload("payload", submission.payload, payload_bytes_max)
     if len(submission.correlation) > CORRELATION_PAIRS_MAX:
         raise Refusal(
             "invalid_correlation", "Too many correlation pairs.", field="correlation",
@@ -71,13 +118,34 @@ def check_submission(submission: Submission, payload_bytes_max: int = PAYLOAD_BY
     for name, value in submission.correlation.items():
         check_text("correlation", name, bytes_max=CORRELATION_TEXT_BYTES_MAX)
         check_text(f"correlation.{name}", value, bytes_max=CORRELATION_TEXT_BYTES_MAX, empty=True)
-    if submission.timestamp_ms is not None and not 0 <= submission.timestamp_ms <= TIMESTAMP_MS_MAX:
-        raise Refusal(
-            "invalid_timestamp", "The timestamp lies outside years 1970 to 9999.", field="timestamp_ms",
-            value=submission.timestamp_ms, limit=TIMESTAMP_MS_MAX,
-        )  # fmt: skip
+    check_timestamp(submission.timestamp_ms)
     if submission.key is not None:
         check_idempotency_key(submission.key)
+
+
+def check_payload(field: str, payload: bytes, bytes_max: int) -> None:
+    """Refuse a payload of more than `bytes_max` bytes, which is called `field` where the caller gave it.
+
+    Raises:
+        Refusal: `payload_too_large`.
+    """
+    if len(payload) > bytes_max:
+        raise Refusal(
+            "payload_too_large", "The payload is too large.", field=field, bytes=len(payload), limit=bytes_max
+        )
+
+
+def check_timestamp(timestamp_ms: int | None) -> None:
+    """Refuse a caller's instant (ms) that not every language's date type can show.
+
+    Raises:
+        Refusal: `invalid_timestamp`.
+    """
+    if timestamp_ms is not None and not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
+        raise Refusal(
+            "invalid_timestamp", "The timestamp lies outside years 1970 to 9999.", field="timestamp_ms",
+            value=timestamp_ms, limit=TIMESTAMP_MS_MAX,
+        )  # fmt: skip
 
 
 def check_idempotency_key(key: str) -> None:
@@ -105,6 +173,11 @@ def fingerprint(submission: Submission) -> str:
     return "1:" + digest_of("ryusen.submit", submission.name, submission.payload, timestamp, *pairs)
 
 
+def claim_of(operation: Operation, key: str) -> Claim:
+    """Return the claim of a key within an operation; no key of another operation ever has it."""
+    return Claim(operation, digest_of("ryusen.key", operation.value, key))
+
+
 async def accept_event(
     tx: Tx, workspace: str, submission: Submission, *, event_id: str, accepted_by: str
 ) -> Acceptance:
@@ -124,46 +197,77 @@ async def accept_event(
     Idempotent: by the claim, or by `event_id`.
 
     Raises:
-        Refusal: `not_found` (workspace), `idempotency_conflict`.
+        Refusal: as `accept_offer`.
     """
-    claim_key = None if submission.key is None else _claim_key(workspace, submission.key)
+    offer = Offer(
+        event_id=event_id,
+        name=submission.name,
+        payload=submission.payload,
+        fingerprint=fingerprint(submission),
+        accepted_by=accepted_by,
+        correlation=submission.correlation,
+        timestamp_ms=submission.timestamp_ms,
+        claim=None if submission.key is None else claim_of(Operation.EVENT_SUBMIT, submission.key),
+    )
+    return await accept_offer(tx, workspace, offer)
+
+
+async def accept_offer(tx: Tx, workspace: str, offer: Offer) -> Acceptance:
+    """Accept an event, whoever authored it, inside the caller's transaction (FILLED-IN 1, entries 1 and 2).
+
+    Args:
+        tx: the open transaction.
+        workspace: whose event it is.
+        offer: the checked event with its identity, fingerprint and claim.
+
+    Reads: workspace, own event, claim, routing head; on a replay the first event and its expansion.
+    Writes: event, payload, companion stamp, list entry, claim, expansion, fan-out item with its index entries and bell.
+    Conflicts: only with an equal key, or an activation.  Budget: the payload, the correlation as JSON (at most six
+        times its bytes) and 6 kB.
+    Idempotent: by the claim, or by the event id.
+
+    Raises:
+        Refusal: `not_found` (workspace), `idempotency_conflict`, `event_deleted`.
+    """
+    claim_key = None if offer.claim is None else CLAIM.at(workspace, offer.claim.operation.value, offer.claim.digest)
     home, own, routing = await tx.load(
-        WORKSPACE.at(workspace), EVENT.at(workspace, event_id), ROUTING_HEAD.at(workspace)
+        WORKSPACE.at(workspace), EVENT.at(workspace, offer.event_id), ROUTING_HEAD.at(workspace)
     )
     if home is None:
         raise Refusal("not_found", "There is no such workspace.", workspace=workspace)
     if own is not None:
         return await _replay(tx, workspace, own, is_replay=False)
-    marked = fingerprint(submission)
     if claim_key is not None:
         claim = await tx.load(claim_key)
         if claim is not None and tx.now_ms < claim.expires_at_ms:
-            return await _replay_claim(tx, workspace, claim, marked)
+            return await _replay_claim(tx, workspace, claim, offer.fingerprint)
     expires_at_ms = None if claim_key is None else tx.now_ms + home.retention_ms
     event = EventRecord(
-        event_id=event_id,
-        name=submission.name,
-        correlation=submission.correlation,
-        timestamp_ms=submission.timestamp_ms,
+        event_id=offer.event_id,
+        name=offer.name,
+        correlation=offer.correlation,
+        timestamp_ms=offer.timestamp_ms,
         accepted_at_ms=tx.now_ms,
         routing_generation=routing or 0,
-        payload_bytes=len(submission.payload),
-        fingerprint=marked,
+        payload_bytes=len(offer.payload),
+        fingerprint=offer.fingerprint,
         claim_expires_at_ms=expires_at_ms,
-        accepted_by=accepted_by,
+        accepted_by=offer.accepted_by,
+        target_application=offer.target[0],
+        target_function=offer.target[1],
     )
-    _write_event(tx, workspace, event, submission.payload)
+    _write_event(tx, workspace, event, offer.payload)
     if claim_key is not None and expires_at_ms is not None:
         tx.put(
             claim_key,
-            ClaimRecord(fingerprint=marked, event_id=event_id, claimed_at_ms=tx.now_ms, expires_at_ms=expires_at_ms),
+            ClaimRecord(
+                fingerprint=offer.fingerprint,
+                event_id=offer.event_id,
+                claimed_at_ms=tx.now_ms,
+                expires_at_ms=expires_at_ms,
+            ),
         )
     return _acceptance(event, ExpansionState.PENDING, 0, is_replay=False)
-
-
-def _claim_key(workspace: str, key: str) -> Key[ClaimRecord]:
-    digest = digest_of("ryusen.key", Operation.EVENT_SUBMIT.value, key)
-    return CLAIM.at(workspace, Operation.EVENT_SUBMIT.value, digest)
 
 
 def _write_event(tx: Tx, workspace: str, event: EventRecord, payload: bytes) -> None:
@@ -206,7 +310,8 @@ async def _replay(tx: Tx, workspace: str, event: EventRecord, *, is_replay: bool
     expansion = await tx.load(EXPANSION.at(workspace, event.event_id))
     if expansion is None:
         return _acceptance(event, ExpansionState.COMPLETE, 0, is_replay=is_replay)
-    return _acceptance(event, expansion.state, expansion.matched_count, is_replay=is_replay)
+    found = _acceptance(event, expansion.state, expansion.matched_count, is_replay=is_replay)
+    return found._replace(missing=expansion.missing)
 
 
 def _acceptance(event: EventRecord, state: ExpansionState, matched_count: int, *, is_replay: bool) -> Acceptance:

@@ -2,7 +2,7 @@
 
 The cursor moves in the transaction that creates the runs, so a chunk that is tried again finds its work done. Manifests and
 routing generations are immutable, so they are read by snapshot. The binding page spends at most half of the allowance; the
-other half is the wait page's (ARCHITECTURE 5).
+other half is the wait page's (ARCHITECTURE 5). An addressed event has one candidate, its target, and meets no wait.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from keyspace.layout import EVENT, EXPANSION, ITEM, MANIFEST_BINDING, MATCH, ROU
 from keyspace.lifecycle import DeadlineSource
 from keyspace.limits import BINDING_PAGE_ITEMS
 from keyspace.queue import items
-from keyspace.records.event import EventRecord, ExpansionRecord, ExpansionState, MatchRecord
+from keyspace.records.event import EventRecord, ExpansionRecord, ExpansionState, MatchRecord, NoMatch
 from keyspace.records.tenancy import BindingRecord
 from keyspace.records.work import ItemRecord
 from keyspace.store.api import KeyRange
+from keyspace.transitions.find_target import find_target
 from keyspace.transitions.materialize_run import RunSource, materialize_run, reserve_bytes, run_identity
 from keyspace.tx import Tx
 
@@ -45,9 +46,10 @@ async def expand_event(
         item_id: its obligation.
         run_timeout_default_ms: the deployment's run timeout, for functions that declare none; None is for ever.
 
-    Reads: expansion, item and event with conflict; the routing generation and a page of bindings by snapshot; each
-        candidate's run with conflict.
-    Writes: for each candidate its match record and its run; the cursor with the item, or Complete without it.
+    Reads: expansion, item and event with conflict; the routing generation and a page of bindings, or the target's
+        declaration, by snapshot; each candidate's run with conflict.
+    Writes: for each candidate its match record and its run; the cursor with the item, or Complete without it, with what an
+        addressed event's generation lacks.
     Conflicts: with another process on the same obligation.  Budget: at most half the allowance and the finalization.
     Idempotent: the cursor is the receipt.
     """
@@ -56,7 +58,13 @@ async def expand_event(
     )
     if item is None or expansion is None or event is None or expansion.state is ExpansionState.COMPLETE:
         return Expanded(0, is_complete=expansion is None or expansion.state is ExpansionState.COMPLETE)
-    page, is_last = await _next_candidates(tx, workspace, event, expansion, run_timeout_default_ms)
+    if event.is_addressed:
+        target = await find_target(tx, workspace, event, run_timeout_default_ms)
+        if isinstance(target, NoMatch):
+            return _record_no_match(tx, workspace, event_id, expansion, item, target)
+        page, is_last = [target], True
+    else:
+        page, is_last = await _next_candidates(tx, workspace, event, expansion, run_timeout_default_ms)
     taken = await _evaluate(tx, workspace, page)
     _record_progress(tx, workspace, event_id, expansion, item, page[:taken], is_complete=is_last and taken == len(page))
     return Expanded(taken, is_complete=is_last and taken == len(page))
@@ -132,6 +140,22 @@ async def _evaluate(tx: Tx, workspace: str, page: list[RunSource]) -> int:
             MatchRecord(run_id=run_id, function=source.function, evaluated_at_ms=tx.now_ms),
         )
     return len(admitted)
+
+
+def _record_no_match(
+    tx: Tx, workspace: str, event_id: str, expansion: ExpansionRecord, item: ItemRecord, missing: NoMatch
+) -> Expanded:
+    after = msgspec.structs.replace(
+        expansion,
+        state=ExpansionState.COMPLETE,
+        item_id=None,
+        evaluated_count=1,
+        completed_at_ms=tx.now_ms,
+        missing=missing,
+    )
+    tx.put(EXPANSION.at(workspace, event_id), after)
+    items.consume(tx, workspace, item)
+    return Expanded(1, is_complete=True)
 
 
 def _record_progress(

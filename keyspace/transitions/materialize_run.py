@@ -16,7 +16,7 @@ from keyspace.transitions.run_timer import start_run_timer
 from keyspace.transitions.work import discovery_item, save_run
 from keyspace.tx import Tx, digest_of
 
-__all__ = ["RunSource", "materialize_run", "reserve_bytes", "run_identity"]
+__all__ = ["RunSource", "derived_run_id", "materialize_run", "reserve_bytes", "run_identity"]
 
 _FIXED_BYTES = 5_600
 _SCOPE_OCCURRENCES = 24
@@ -48,7 +48,12 @@ class RunSource(NamedTuple):
 
 def run_identity(workspace: str, source: RunSource) -> str:
     """Return the run's id: a digest of workspace, event, application and binding (RFD 2, "Fan-out work traverses")."""
-    return digest_of("ryusen.run", workspace, source.event_id, source.application, source.binding)
+    return derived_run_id(workspace, source.event_id, source.application, source.binding)
+
+
+def derived_run_id(workspace: str, event_id: str, application: str, binding: str) -> str:
+    """Return the id that the run of these four has, or will have once it comes to be."""
+    return digest_of("ryusen.run", workspace, event_id, application, binding)
 
 
 def reserve_bytes(workspace: str, source: RunSource, prefix_bytes: int) -> int:

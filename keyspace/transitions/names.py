@@ -7,9 +7,21 @@ import re
 from keyspace.errors import Refusal
 from keyspace.limits import NAME_CHARS_MAX, WORKSPACE_CHARS_MAX
 
-__all__ = ["RESERVED_EVENT_PREFIX", "check_id", "check_name", "check_text", "check_workspace_name"]
+__all__ = [
+    "INVOCATION_EVENT",
+    "INVOKE_BINDING",
+    "RESERVED_EVENT_PREFIX",
+    "check_id",
+    "check_name",
+    "check_text",
+    "check_workspace_name",
+]
 
 RESERVED_EVENT_PREFIX = "ryusen/"
+INVOCATION_EVENT = RESERVED_EVENT_PREFIX + "function.invoked"
+"""The name of every addressed event; no caller can submit it."""
+INVOKE_BINDING = "invoke"
+"""The binding under which a direct invocation matches; no manifest can declare it."""
 _WORKSPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _ID = re.compile(r"[0-9a-f]{32}")
 

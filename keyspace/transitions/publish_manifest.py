@@ -9,12 +9,12 @@ from keyspace.layout import MANIFEST, MANIFEST_BINDING, MANIFEST_FUNCTION, MANIF
 from keyspace.limits import BINDINGS_MAX, CONTRACT_BYTES_MAX, FUNCTIONS_MAX, RUN_TIMEOUT_MS_MAX
 from keyspace.records.tenancy import BindingRecord, FunctionRecord, ManifestRecord
 from keyspace.transitions.create_workspace import require_workspace
-from keyspace.transitions.names import RESERVED_EVENT_PREFIX, check_name, check_text
+from keyspace.transitions.names import INVOKE_BINDING, RESERVED_EVENT_PREFIX, check_name, check_text
 from keyspace.tx import Tx, digest_of
 
 __all__ = ["FunctionSpec", "ManifestSpec", "TriggerSpec", "publish_manifest"]
 
-RESERVED_BINDINGS = frozenset({"invoke"})
+RESERVED_BINDINGS = frozenset({INVOKE_BINDING})
 
 
 class TriggerSpec(NamedTuple):

@@ -49,6 +49,7 @@ from keyspace.transitions.create_workspace import create_workspace
 from keyspace.transitions.expand_event import expand_event
 from keyspace.transitions.fail_run import fail_run
 from keyspace.transitions.hold import Hold
+from keyspace.transitions.invoke_function import Invocation, invoke_function
 from keyspace.transitions.lease_items import Delivery, lease_items
 from keyspace.transitions.lose_lease import lose_lease
 from keyspace.transitions.open_session import RecordedStart, open_session, recorded_starts
@@ -70,12 +71,13 @@ RETRY = RetryRecord(attempts=2, initial_ms=1_000, coefficient=2.0, cap_ms=60_000
 
 @dataclass(frozen=True)
 class StoryEvent:
-    """A submission that its client repeats until it is answered."""
+    """A submission, or an invocation of the function `name`, that its client repeats until it is answered."""
 
     workspace: str
     name: str
     event_id: str
     key: str | None = None
+    is_invocation: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ STORY = Story(
         "failing": ("one", "two", "FOR_GOOD"),
         # `late` goes silent until it is Unknown; the first start of `unsent` never reaches the worker.
         "odd": ("late", "unsent"),
+        "bare": (),
     },
     (
         StoryEvent("acme", "plain", "a1" * 16, key="k1"),
@@ -102,6 +105,9 @@ STORY = Story(
         StoryEvent("acme", "odd", "a3" * 16),
         StoryEvent("beta", "failing", "b1" * 16, key="k1"),
         StoryEvent("beta", "nobody", "b2" * 16),
+        # The key is the submission's own; another operation's claim lies elsewhere.
+        StoryEvent("acme", "bare", "a4" * 16, key="k1", is_invocation=True),
+        StoryEvent("beta", "gone", "b3" * 16, is_invocation=True),
     ),
 )
 
@@ -202,7 +208,16 @@ class Deployment:
                 )
                 return accepted.event_id
 
-            answer = await self.transact("accept_event", submit)
+            invocation = Invocation("shop", event.name, b'{"n":1}', None, event.key)
+
+            async def invoke(tx: Tx, event: StoryEvent = event, invocation: Invocation = invocation) -> str:
+                accepted = await invoke_function(
+                    tx, event.workspace, invocation, event_id=event.event_id, accepted_by="story"
+                )
+                return accepted.event_id
+
+            name, body = ("invoke_function", invoke) if event.is_invocation else ("accept_event", submit)
+            answer = await self.transact(name, body)
             assert self.outside.answers.setdefault(event.event_id, answer) == answer
 
     # -- the server and its worker
@@ -227,6 +242,9 @@ class Deployment:
             ),
         )
         for bucket, _, lane in pointers:
+            if workspace not in self._sessions:
+                # The connection broke while it was told to start; what else is due waits for the next hello.
+                break
             deliveries = await self._lease(workspace, lane)
             for delivery in deliveries:
                 moved = True

@@ -58,6 +58,7 @@ async def test_the_story_reaches_every_transition_without_faults() -> None:
         "publish_manifest",
         "activate_routing",
         "accept_event",
+        "invoke_function",
         "expand_event",
         "lease_items",
         "authorize_start",
@@ -74,6 +75,7 @@ async def test_the_story_reaches_every_transition_without_faults() -> None:
     outcomes = {(run[0], run[2].value, run[3].value) for _, run in state["RUN"]}
     assert outcomes == {
         ("plain", "completed", "not_required:execution_succeeded"),
+        ("bare", "completed", "not_required:execution_succeeded"),
         ("odd", "completed", "not_required:execution_succeeded"),
         ("failing", "failed", "partially_compensated"),
     }

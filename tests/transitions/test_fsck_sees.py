@@ -53,6 +53,12 @@ async def busy_world() -> World:
     work_of(await world.lease())
     await world.start_run()
     await world.submit(key="k")
+    # Invocations: one that has met nothing, one that has started its run, one under way.
+    await world.invoke("gone")
+    await world.invoke("fulfil", key="k")
+    await world.expand()
+    await world.submit(key="l")
+    await world.invoke("fulfil")
     await world.check()
     return world
 

@@ -58,6 +58,7 @@ from keyspace.transitions.expand_event import Expanded, expand_event
 from keyspace.transitions.fail_run import fail_run
 from keyspace.transitions.give_back import give_back
 from keyspace.transitions.hold import Hold
+from keyspace.transitions.invoke_function import Invocation, check_invocation, invoke_function
 from keyspace.transitions.lease_items import Delivery, lease_items
 from keyspace.transitions.lose_lease import Loss, lose_lease
 from keyspace.transitions.open_session import open_session
@@ -194,6 +195,26 @@ class World:
         return await self.run(
             "accept_event",
             lambda tx: accept_event(tx, workspace, submission, event_id=identity, accepted_by=accepted_by),
+        )
+
+    async def invoke(
+        self,
+        function: str = "fulfil",
+        payload: bytes = b'{"order":1}',
+        *,
+        application: str = "shop",
+        workspace: str = "acme",
+        key: str | None = None,
+        timestamp_ms: int | None = None,
+        event_id: str | None = None,
+        accepted_by: str = "test",
+    ) -> Acceptance:
+        invocation = Invocation(application, function, payload, timestamp_ms, key)
+        check_invocation(invocation)
+        identity = event_id or self.keyspace.mint()
+        return await self.run(
+            "invoke_function",
+            lambda tx: invoke_function(tx, workspace, invocation, event_id=identity, accepted_by=accepted_by),
         )
 
     async def expansion(self, event_id: str, *, workspace: str = "acme") -> ExpansionRecord:

@@ -32,7 +32,7 @@ from keyspace.lifecycle import (
     StepState,
 )
 from keyspace.records.codec import CODECS, Record, RecordCodec
-from keyspace.records.event import ExpansionState, Operation
+from keyspace.records.event import ExpansionState, NoMatch, Operation
 from keyspace.records.tenancy import Role
 from keyspace.records.work import Direction, LaneKind, WorkKind
 
@@ -49,6 +49,7 @@ STORED_WORDS: tuple[type[Enum], ...] = (
     HistoryKind,
     ItemState,
     LaneKind,
+    NoMatch,
     Operation,
     Phase,
     Recovery,

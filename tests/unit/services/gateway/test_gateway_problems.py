@@ -21,7 +21,15 @@ from keyspace.store.runner import RetriesExhausted
 from services.gateway.problems import STATUSES, problem_for, problem_response
 from services.runtime.health import ClockMark, NotServing
 
-MODULES = ("accept_event", "create_workspace", "keys", "publish_manifest", "activate_routing", "names")
+MODULES = (
+    "accept_event",
+    "invoke_function",
+    "create_workspace",
+    "keys",
+    "publish_manifest",
+    "activate_routing",
+    "names",
+)
 _REFUSAL = re.compile(r'Refusal\(\s*"(\w+)"')
 
 
