@@ -273,7 +273,9 @@ class Dispatcher:
             pump.reconsider()
 
     def _goes_on(self, application: Application, standing: Standing, function: str) -> bool:
-        return self._board.goes_on(application, function, standing)
+        pump = self._pumps.get(application)
+        is_wanted = pump is not None and pump.has_urgent_for(standing)
+        return not is_wanted and self._board.goes_on(application, function, standing)
 
     # -- answers to hellos
 

@@ -23,8 +23,10 @@ from services.dispatcher.bucket_scans import ScanAsk, read_pointers
 from services.dispatcher.claiming import Claim, Claimer
 from services.dispatcher.options import CLAIM_STARTS, DUE_PAGE_ITEMS, LINGER_MS, RETRY_MS, YIELD_MS
 from services.dispatcher.release_board import Application, ReleaseBoard
+from services.dispatcher.releases import Standing
 from services.dispatcher.seats import Place, Seats, choose_by_release
 from services.dispatcher.session import WorkerSession
+from services.dispatcher.urgency import Urgency, peek_lanes
 from services.dispatcher.work_effects import WorkEffects
 from services.lanes.alarm import Alarm, Bell
 from services.lanes.clearing import clear_past_pointers
@@ -86,6 +88,7 @@ class Pump:
         self._book = DueBook(skew_ms=work.options.skew_ms, rescan_ms=work.options.rescan_ms)
         self._wants_scan = True
         self._older_from_ms: dict[LaneOf, int] = {}
+        self._urgency = Urgency()
         self._is_ended = False
 
     # -- sessions
@@ -151,6 +154,7 @@ class Pump:
             if self._bell.has_rung or self._wants_scan:
                 await self._scan(group)
             await self._claim_due_lanes()
+            await self._look_for_urgent()
         except Exception as error:
             log.warning(
                 "work cannot be looked for",
@@ -175,6 +179,9 @@ class Pump:
         if instant_ms is not None:
             delays.append(instant_ms - now_ms)
         monotonic_ms = self._keyspace.clock.monotonic_ms()
+        peek_in_ms = self._urgency.due_in_ms(monotonic_ms)
+        if peek_in_ms is not None:
+            delays.append(peek_in_ms)
         pauses = (session.core.paused_for_ms(monotonic_ms) for session in self.sessions.values())
         delays += [pause_ms for pause_ms in pauses if pause_ms is not None]
         return min(delays, default=None)
@@ -211,6 +218,7 @@ class Pump:
         served = self._served()
         named = [pointer for pointer in pointers if pointer[2].function in served]
         self._book.scanned(ask.scan, named, self._keyspace.clock.now_ms())
+        self._urgency.stirred(LaneOf(workspace, lane) for _, workspace, lane in named)
         if len(pointers) == DUE_PAGE_ITEMS:
             self._book.want_full()  # with the next bucket's, when what this page named was worked on
         metrics = self._work.metrics
@@ -275,6 +283,8 @@ class Pump:
             self._book.looked(
                 key, next_ms=claim.next_ms, has_more=claim.has_more, empty_before_ms=claim.empty_before_ms
             )
+        if claim.leased_count and claim.has_more:
+            self._urgency.stirred([key])
         cleared = await clear_past_pointers(self._keyspace, self._book, key)
         self._work.metrics.pointers_cleared.inc(cleared)
 
@@ -282,7 +292,10 @@ class Pump:
         """Lease for the preferred release; what that leaves, once it has been ready for the yield time, for older ones."""
         claim = Claim(0, has_more=True, next_ms=None)
         if seats.preferred:
-            claim = await self._claimer.claim(key, seats.preferred, skip=self._first(len(seats.preferred)))
+            place = self._urgency.place_in(key)
+            skip = self._first(len(seats.preferred)) if place is None else place
+            claim = await self._claimer.claim(key, seats.preferred, skip=skip)
+            self._urgency.taken(key)
         if seats.older or not claim.has_more:
             self._older_from_ms.pop(key, None)
         if not seats.older or not claim.has_more:
@@ -295,6 +308,25 @@ class Pump:
         # What is left is too young for older releases; a preferred session that gets room takes it before they do.
         self._older_from_ms[key] = late.next_ms + YIELD_MS
         return Claim(leased_count, has_more=True, next_ms=None, empty_before_ms=empty_before_ms)
+
+    # -- what sessions yield to
+
+    def has_urgent_for(self, standing: Standing) -> bool:
+        """Return whether work of a higher priority than a run under way waits for a seat that such a session could give it."""
+        return self._urgency.is_waited_for(
+            lambda key: self._board.is_eligible(self._application, key.lane.function, standing)
+        )
+
+    async def _look_for_urgent(self) -> None:
+        """Look into the lanes that are due and have no free seat, if something came to them or left them."""
+        due = self._book.due_lanes(self._keyspace.clock.now_ms())
+        full = [key for key in due if not any(place.free_count for place in self._places(key))]
+        keys = self._urgency.to_peek(full, self._keyspace.clock.monotonic_ms())
+        if not keys:
+            return
+        async with self._limiter:
+            found = await self._keyspace.transact("peek_lanes", lambda tx: peek_lanes(tx, keys))
+        self._urgency.peeked(keys, found, self._keyspace.clock.monotonic_ms())
 
     def _first(self, batch: int) -> int:
         if self._dispatcher_count() < 2:

@@ -94,7 +94,8 @@ class SessionCore:
             lease_ms: how long a lease lasts.
             now_ms: monotonic time.
             continues: whether it may go on with a run by itself.
-            goes_on: says of a function whether its runs may stay here: no newer release is live that would rather have them.
+            goes_on: says of a function whether its runs may stay here: no newer release is live that would rather have them,
+                and no work of a higher priority waits for a seat.
         """
         self.session = session
         self._lease_ms = lease_ms
