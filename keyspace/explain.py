@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keyspace.history import HistoryKind
-from keyspace.lifecycle import CompensationState, DeadlineSource, Execution, Phase, Recovery, StepState, StopReason
+from keyspace.lifecycle import (
+    CompensationState,
+    DeadlineSource,
+    Execution,
+    Phase,
+    Recovery,
+    StepKind,
+    StepState,
+    StopReason,
+)
 from keyspace.records.run import HistoryRecord
 
 __all__ = ["Story", "explain"]
@@ -91,11 +100,13 @@ def _tell_step(story: Story, kind: HistoryKind, data: dict[str, Any]) -> None:
     step_id = str(data["step"])
     was = story.steps.get(step_id)
     story.steps[step_id] = _STEP_STATES[kind]
+    if kind is HistoryKind.STEP_DECLARED and StepKind(data.get("kind", StepKind.CALLBACK)).is_server_owned:
+        story.steps[step_id] = StepState.WAITING
     if kind is HistoryKind.ATTEMPT_UNKNOWN:
         story.unknown_count += 1
     elif was is StepState.UNKNOWN:
         story.unknown_count -= 1
-    if kind is HistoryKind.STEP_COMPLETED:
+    if kind is HistoryKind.STEP_COMPLETED and "completion" in data:
         story.completions.append(step_id)
 
 

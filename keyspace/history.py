@@ -26,6 +26,7 @@ class HistoryKind(StrEnum):
     PASS_AUTHORIZED = "pass-authorized"
     PASS_LOST = "pass-lost"
     STEP_DECLARED = "step-declared"
+    DECLARATION_REPEATED = "declaration-repeated"
     ATTEMPT_AUTHORIZED = "attempt-authorized"
     ATTEMPT_FAILED = "attempt-failed"
     ATTEMPT_UNKNOWN = "attempt-unknown"

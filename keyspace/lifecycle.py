@@ -34,6 +34,7 @@ __all__ = [
     "Recovery",
     "RunEvent",
     "StepEvent",
+    "StepKind",
     "StepState",
     "StopReason",
     "advance",
@@ -106,6 +107,18 @@ class RunEvent(StrEnum):
     UNWIND_ENDED = "unwind ended"
 
 
+class StepKind(StrEnum):
+    """What a step is: a callback that workers run, or something that the server itself settles."""
+
+    CALLBACK = "callback"
+    TIMER = "timer"
+
+    @property
+    def is_server_owned(self) -> bool:
+        """Whether the server settles the step; such a step has no attempts and is never part of an unwind."""
+        return self is not StepKind.CALLBACK
+
+
 class StepState(StrEnum):
     """Where a step stands."""
 
@@ -133,6 +146,7 @@ class StepEvent(StrEnum):
     REMOVED = "no longer in the code"
     FENCED = "fenced by a stop"
     DECLARED = "declared anew"
+    DECLARED_WAITING = "declared anew, owned by the server"
 
 
 class AttemptState(StrEnum):
@@ -277,7 +291,10 @@ STEP: dict[StepState, dict[StepEvent, StepState]] = {
     },
     StepState.COMPLETED: {},
     StepState.FAILED: {StepEvent.REMOVED: StepState.OBSOLETE},
-    StepState.OBSOLETE: {StepEvent.DECLARED: StepState.PENDING},
+    StepState.OBSOLETE: {
+        StepEvent.DECLARED: StepState.PENDING,
+        StepEvent.DECLARED_WAITING: StepState.WAITING,
+    },
 }
 
 ATTEMPT: dict[AttemptState, dict[AttemptEvent, AttemptState]] = {

@@ -55,6 +55,8 @@ RUN_TIMEOUT_MS_MAX = 200_000_000_000_000
 """6,300 years: not a policy, only what keeps every deadline below `TIMESTAMP_MS_MAX` (RFD 2, "no universal engine ceiling")."""
 DEADLINE_STOPS_MAX = 8
 """Runs past their deadline that one claim stops: each may begin an unwind, and all must fit beside the claim itself."""
+TIMER_MS_MAX = 10 * 365 * 86_400_000
+"""How far ahead a timer may lie: ten years; anything longer is taken for a mistake of units."""
 STALE_RESULTS_MAX = 8
 """Stale results kept for each attempt (FILLED-IN 11)."""
 

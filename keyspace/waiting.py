@@ -40,6 +40,8 @@ def waiting_for(run: RunRecord, item: ItemRecord | None, now_ms: int) -> Waiting
         return Waiting(
             "stuck", f"{why}Its worker was lost {item.loss_count} times in a row.", item.enqueued_at_ms, item.vesting_ms
         )
+    if item.kind is WorkKind.TIMER:
+        return Waiting("timer", f"step {item.step_id} waits for its time.", item.enqueued_at_ms, item.vesting_ms)
     what = f"{why}{_doing(item)}"
     if item.state is ItemState.READY and item.vesting_ms > now_ms:
         return Waiting("backoff", f"{what} is eligible later.", item.enqueued_at_ms, item.vesting_ms)

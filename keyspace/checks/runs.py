@@ -23,7 +23,7 @@ from keyspace.layout import (
     STEP_VALUE,
     UNRESOLVED,
 )
-from keyspace.lifecycle import AttemptState, CompensationState, Phase, StepState
+from keyspace.lifecycle import AttemptState, CompensationState, Phase, StepKind, StepState
 from keyspace.limits import REPLAY_STEP_BYTES, STEPS_MAX
 from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction, LaneKind, WorkKind
@@ -144,7 +144,7 @@ async def _check_completions(case: Case, run: RunRecord, steps: dict[str, StepRe
             "C7",
             f"completion {ordinal} names a step that does not agree",
         )
-    completed = sum(1 for step in steps.values() if step.state is StepState.COMPLETED)
+    completed = sum(1 for s in steps.values() if s.state is StepState.COMPLETED and not s.kind.is_server_owned)
     case.expect(completed == run.completion_count, "C7", "completed steps and completions differ in number")
     case.expect(len(steps) == run.step_count, "C7", "the step count is not the number of steps")
     case.expect(run.replay_bytes == _replay_bytes(steps), "C7", "the replay bytes are not what the steps weigh")
@@ -217,14 +217,20 @@ async def check_step(case: Case) -> None:
     step: StepRecord = case.record
     ws, run_id, step_id = case.elements
     attempt = await case.tx.load(ATTEMPT.at(ws, run_id, Direction.FORWARD, step_id, step.generation), snapshot=True)
-    if case.expect(attempt is not None, "C5", "the step's present attempt is missing") and attempt is not None:
+    if step.kind.is_server_owned:
+        case.expect(attempt is None, "C5", "a step that the server owns has an attempt")
+        await _check_server_step(case, step)
+    elif case.expect(attempt is not None, "C5", "the step's present attempt is missing") and attempt is not None:
         case.expect(
             step.state in _STEP_OF_ATTEMPT[attempt.state], "C5", f"step {step.state}, present attempt {attempt.state}"
         )
         case.expect(attempt.ordinal == step.ordinal, "C12", "step and attempt differ in ordinal")
     attempts = await _rows(case, ATTEMPT.span(ws, run_id, Direction.FORWARD, step_id))
     generations = [ATTEMPT.parse(key)[-1] for key, _ in attempts]
-    case.expect(generations == list(range(1, step.generation + 1)), "C12", "the attempts' generations have a gap")
+    # Each life of a step under the server took a generation and no ordinal.
+    case.expect(len(generations) == step.ordinal, "C12", "the attempts are not as many as their ordinal")
+    if step.ordinal == step.generation:
+        case.expect(generations == list(range(1, step.generation + 1)), "C12", "the attempts' generations have a gap")
     undone = await _rows(case, ATTEMPT.span(ws, run_id, Direction.COMPENSATION, step_id))
     is_reached = step.compensation is not CompensationState.NONE
     case.expect(bool(undone) == is_reached, "C5", "the compensation and its attempts do not agree")
@@ -234,6 +240,33 @@ async def check_step(case: Case) -> None:
         case.expect(size == step.value_bytes, "C1", "the value's chunks do not add up")
     else:
         case.expect(not rows, "C5", "a step that is not completed has a value")
+
+
+async def _check_server_step(case: Case, step: StepRecord) -> None:
+    """A waiting timer has its anchor and its work, vested at it; a settled or fenced one has neither work nor completion."""
+    case.expect(step.completion is None and not step.compensable, "C4", "a step that the server owns is in the unwind")
+    if not case.expect(step.server is not None, "C5", "the facts of a step that the server owns are missing"):
+        return
+    assert step.server is not None
+    run_id = case.elements[1]
+    run = await case.tx.load(RUN.at(case.workspace, run_id), snapshot=True)
+    if step.state is not StepState.WAITING:
+        case.expect(step.server.item_id is None, "C4", "a settled step owns work")
+        return
+    case.expect(
+        run is not None and run.phase is Phase.RUNNING, "C4", "a run that does not go forward has a waiting step"
+    )
+    if step.server.item_id is None:
+        case.expect(step.kind is not StepKind.TIMER, "C3", "a waiting timer has no work")
+        return
+    item = await case.tx.load(ITEM.at(case.workspace, step.server.item_id), snapshot=True)
+    case.expect(
+        item is not None
+        and item.kind is WorkKind.TIMER
+        and (item.target, item.step_id, item.vesting_ms) == (run_id, step.step_id, step.server.due_at_ms),
+        "C3",
+        "a waiting step's work is not there, or not at its anchor",
+    )
 
 
 @checks(ATTEMPT)

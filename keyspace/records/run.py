@@ -11,6 +11,7 @@ from keyspace.lifecycle import (
     Execution,
     Phase,
     Recovery,
+    StepKind,
     StepState,
     StopReason,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "ResolutionRecord",
     "RetryRecord",
     "RunRecord",
+    "ServerStepRecord",
     "StaleResultRecord",
     "StepRecord",
     "StopRecord",
@@ -122,12 +124,27 @@ class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
         return self.phase.value
 
 
+class ServerStepRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """What is recorded of a step that the server settles, in place of attempts.
+
+    `terms` is the digest by which a repeated declaration is told from another one. `due_at_ms` is the durable anchor (Unix
+    epoch milliseconds), `item_id` the work that waits for it; that item is gone when the step is settled or fenced.
+    """
+
+    terms: str
+    due_at_ms: int | None = None
+    item_id: str | None = None
+
+
 class StepRecord(Record, frozen=True, kw_only=True, array_like=True):
-    """One logical step. Its accepted value has keys of its own. `generation` fences physical attempts."""
+    """One logical step. Its accepted value has keys of its own. `generation` fences physical attempts.
+
+    `ordinal` is that of its newest attempt; 0 while there was none, because the server settles steps of some kinds itself.
+    """
 
     step_id: str
     name: str
-    kind: str
+    kind: StepKind
     state: StepState
     generation: int
     ordinal: int
@@ -149,6 +166,7 @@ class StepRecord(Record, frozen=True, kw_only=True, array_like=True):
     undo_failure_count: int = 0
     undo_retry: RetryRecord | None = None
     undo_timeout_ms: int | None = None
+    server: ServerStepRecord | None = None
 
     def generation_of(self, direction: Direction) -> int:
         """The generation of the present attempt in a direction."""

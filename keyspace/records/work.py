@@ -91,6 +91,7 @@ class WorkKind(StrEnum):
     CALLBACK = "callback"
     COMPENSATION = "compensation"
     RUN_TIMEOUT = "run_timeout"
+    TIMER = "timer"
 
 
 class ItemRecord(Record, frozen=True, kw_only=True, array_like=True):

@@ -146,18 +146,17 @@ async def _fence(tx: Tx, workspace: str, run: RunRecord, item: ItemRecord, now_m
     step_key = STEP.at(workspace, run.run_id, item.step_id)
     attempt_at = ATTEMPT.at(workspace, run.run_id, Direction.FORWARD, item.step_id, item.generation)
     step, attempt = await tx.load(step_key, attempt_at)
-    assert step is not None and attempt is not None, "a callback without its step"
-    tx.put(
-        step_key,
-        msgspec.structs.replace(step, state=advance(STEP_TABLE, step.state, StepEvent.FENCED), settled_at_ms=now_ms),
+    assert step is not None and (attempt is not None or step.kind.is_server_owned), "work without its step"
+    fenced = msgspec.structs.replace(
+        step, state=advance(STEP_TABLE, step.state, StepEvent.FENCED), settled_at_ms=now_ms
     )
-    tx.put(
-        attempt_at,
-        msgspec.structs.replace(
-            attempt, state=advance(ATTEMPT_TABLE, attempt.state, AttemptEvent.FENCED), settled_at_ms=now_ms
-        ),
-    )
-    entry = {"step": step.step_id, "generation": attempt.generation}
+    if step.server is not None:
+        fenced = msgspec.structs.replace(fenced, server=msgspec.structs.replace(step.server, item_id=None))
+    tx.put(step_key, fenced)
+    if attempt is not None:
+        state = advance(ATTEMPT_TABLE, attempt.state, AttemptEvent.FENCED)
+        tx.put(attempt_at, msgspec.structs.replace(attempt, state=state, settled_at_ms=now_ms))
+    entry = {"step": step.step_id, "generation": step.generation}
     return history.append(tx, workspace, after, now_ms, (HistoryKind.STEP_FENCED, entry))
 
 

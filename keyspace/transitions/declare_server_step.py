@@ -1,0 +1,125 @@
+"""Declare a step that the server settles: the frame that all its kinds share.
+
+Each kind has a module of its own that says what it records and what waits for it. A repeated declaration keeps what was
+recorded, and the run goes on as if it had been the first: it waits where it waited, or continues from the outcome.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from keyspace import history
+from keyspace.errors import Refusal
+from keyspace.history import HistoryKind
+from keyspace.layout import STEP
+from keyspace.lifecycle import RUN as RUN_TABLE
+from keyspace.lifecycle import STEP as STEP_TABLE
+from keyspace.lifecycle import RunEvent, StepEvent, StepState, advance
+from keyspace.records.run import RunRecord, ServerStepRecord, StepRecord
+from keyspace.records.work import Direction
+from keyspace.transitions.declaration import Declaration, check_room, terms_digest
+from keyspace.transitions.declare_timer import declare_timer
+from keyspace.transitions.pass_receipt import Pass, settle_pass
+from keyspace.transitions.settle_server_step import continue_after
+from keyspace.transitions.work import engine_now_ms, operation_id
+from keyspace.tx import Tx
+
+__all__ = ["declare_server_step"]
+
+
+async def declare_server_step(
+    tx: Tx, workspace: str, accepted: Pass, earlier: StepRecord | None, declaration: Declaration, digest: str
+) -> None:
+    """Write an accepted declaration of a server-owned step and settle its pass. Refuses before it writes anything.
+
+    Args:
+        tx: the open transaction.
+        workspace: whose run it is.
+        accepted: the pass that answers.
+        earlier: the step as it is recorded, None when it is not.
+        declaration: sound in itself (`check_declaration`).
+        digest: of the answer, for the pass's receipt.
+
+    Raises:
+        Refusal: `declaration_conflict`, `step_limit`, `replay_budget`, `invalid_timer`.
+    """
+    run = accepted.run
+    now_ms = engine_now_ms(tx, run)
+    terms = terms_digest(declaration)
+    if earlier is not None and earlier.state is not StepState.OBSOLETE:
+        _check_repeat(earlier, declaration, terms)
+        after = _keep_recorded(tx, workspace, accepted, earlier, now_ms)
+        settle_pass(tx, workspace, accepted, after, digest, now_ms)
+        return
+    check_room(run, earlier, declaration)
+    step = _new_step(workspace, run, earlier, declaration, terms, accepted.item_id, now_ms)
+    assert declaration.terms is not None
+    step = declare_timer(tx, workspace, run, step, declaration.terms, now_ms)
+    after = history.append(tx, workspace, run, now_ms, (HistoryKind.STEP_DECLARED, _entry(step)))
+    tx.put(STEP.at(workspace, run.run_id, step.step_id), step)
+    after = msgspec.structs.replace(
+        after,
+        phase=advance(RUN_TABLE, run.phase, RunEvent.PROGRESSED),
+        item_id=step.server.item_id if step.server else None,
+        step_id=step.step_id,
+        step_count=run.step_count + (1 if earlier is None else 0),
+    )
+    settle_pass(tx, workspace, accepted, after, digest, now_ms)
+
+
+def _new_step(
+    workspace: str,
+    run: RunRecord,
+    earlier: StepRecord | None,
+    declaration: Declaration,
+    terms: str,
+    pass_id: str,
+    now_ms: int,
+) -> StepRecord:
+    """Return the step, WAITING. It has no attempt, so the ordinal stays what it was; 0 when it never had one."""
+    ordinal = 0 if earlier is None else earlier.ordinal
+    return StepRecord(
+        step_id=declaration.step_id,
+        name=declaration.name,
+        kind=declaration.kind,
+        state=StepState.WAITING if earlier is None else advance(STEP_TABLE, earlier.state, StepEvent.DECLARED_WAITING),
+        generation=1 if earlier is None else earlier.generation + 1,
+        ordinal=ordinal,
+        first_ordinal=ordinal + 1,
+        operation_id=operation_id(workspace, run.run_id, declaration.step_id, Direction.FORWARD),
+        retry=declaration.retry,
+        timeout_ms=None,
+        compensable=False,
+        location=declaration.location,
+        declared_at_ms=now_ms,
+        declared_by=pass_id,
+        server=ServerStepRecord(terms=terms),
+    )
+
+
+def _entry(step: StepRecord) -> dict[str, Any]:
+    entry = {"step": step.step_id, "name": step.name, "kind": step.kind.value, "generation": step.generation}
+    if step.server is not None and step.server.due_at_ms is not None:
+        entry["due_at_ms"] = step.server.due_at_ms
+    return entry | {"location": step.location}
+
+
+def _check_repeat(earlier: StepRecord, declaration: Declaration, terms: str) -> None:
+    if earlier.server is None or earlier.kind is not declaration.kind or earlier.server.terms != terms:
+        raise Refusal(
+            "declaration_conflict", "The step was declared as something else, which stands.", field="step id",
+            value=declaration.step_id, kind=declaration.kind.value, recorded=earlier.kind.value,
+        )  # fmt: skip
+
+
+def _keep_recorded(tx: Tx, workspace: str, accepted: Pass, step: StepRecord, now_ms: int) -> RunRecord:
+    """Return the run as a repeated declaration leaves it: waiting where it waited, or with a pass to go on from the outcome."""
+    entry = {"step": step.step_id, "kind": step.kind.value, "generation": step.generation}
+    after = history.append(tx, workspace, accepted.run, now_ms, (HistoryKind.DECLARATION_REPEATED, entry))
+    after = msgspec.structs.replace(after, phase=advance(RUN_TABLE, after.phase, RunEvent.PROGRESSED))
+    if step.state is StepState.WAITING:
+        item_id = step.server.item_id if step.server else None
+        return msgspec.structs.replace(after, item_id=item_id, step_id=step.step_id)
+    return continue_after(tx, workspace, after, accepted.item_id, now_ms)
