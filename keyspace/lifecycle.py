@@ -146,7 +146,7 @@ class StepEvent(StrEnum):
     REMOVED = "no longer in the code"
     FENCED = "fenced by a stop"
     DECLARED = "declared anew"
-    DECLARED_WAITING = "declared anew, owned by the server"
+    OWNED = "declared as owned by the server"
 
 
 class AttemptState(StrEnum):
@@ -260,6 +260,7 @@ RUN: dict[Phase, dict[RunEvent, Phase]] = {
 
 STEP: dict[StepState, dict[StepEvent, StepState]] = {
     StepState.PENDING: {
+        StepEvent.OWNED: StepState.WAITING,
         StepEvent.AUTHORIZED: StepState.RUNNING,
         StepEvent.REMOVED: StepState.OBSOLETE,
         StepEvent.FENCED: StepState.OBSOLETE,
@@ -293,7 +294,7 @@ STEP: dict[StepState, dict[StepEvent, StepState]] = {
     StepState.FAILED: {StepEvent.REMOVED: StepState.OBSOLETE},
     StepState.OBSOLETE: {
         StepEvent.DECLARED: StepState.PENDING,
-        StepEvent.DECLARED_WAITING: StepState.WAITING,
+        StepEvent.OWNED: StepState.WAITING,
     },
 }
 

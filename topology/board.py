@@ -62,7 +62,8 @@ class Row:
         self.history.append(entry)
         kind = entry["kind"]
         if kind in _STEP_WORDS:
-            self.steps[entry["data"]["step"]] = _STEP_WORDS[kind]
+            is_waiting = kind == "step-declared" and entry["data"].get("kind", "callback") != "callback"
+            self.steps[entry["data"]["step"]] = "waiting" if is_waiting else _STEP_WORDS[kind]
         if kind == "run-created":
             self.status = "running"
         elif kind == "run-completed":

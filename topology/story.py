@@ -47,7 +47,11 @@ _SENTENCES: dict[str, Sentence] = {
         f"The worker or its dispatcher went away in the middle of a pass (loss {data['losses']} in a row); "
         "nothing but reading was lost, so it is delivered again."
     ),
-    "step-declared": lambda data: f"It meets step {data['step']}, which is recorded as the next thing to do.",
+    "step-declared": lambda data: (
+        f"It meets step {data['step']}, which is recorded as the next thing to do."
+        if data.get("kind", "callback") == "callback"
+        else f"It meets step {data['step']}, which the service itself waits for."
+    ),
     "attempt-authorized": lambda data: f"{_attempt(data)}: a worker is told to start, once.",
     "attempt-failed": lambda data: f"{_attempt(data)} failed ({_failure(data)}).",
     "attempt-unknown": lambda data: (

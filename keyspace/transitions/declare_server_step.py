@@ -84,7 +84,7 @@ def _new_step(
         step_id=declaration.step_id,
         name=declaration.name,
         kind=declaration.kind,
-        state=StepState.WAITING if earlier is None else advance(STEP_TABLE, earlier.state, StepEvent.DECLARED_WAITING),
+        state=advance(STEP_TABLE, StepState.PENDING if earlier is None else earlier.state, StepEvent.OWNED),
         generation=1 if earlier is None else earlier.generation + 1,
         ordinal=ordinal,
         first_ordinal=ordinal + 1,

@@ -11,6 +11,7 @@ from keyspace.limits import PAYLOAD_BYTES_MAX
 from keyspace.queue import items
 from keyspace.records.run import RunRecord, StepRecord
 from keyspace.records.work import ItemRecord, WorkKind
+from keyspace.transitions.deadline import is_past_deadline, stop_for_deadline
 from keyspace.transitions.declaration import TIMER_OUTCOME
 from keyspace.transitions.settle_server_step import continue_after, settle_server_step
 from keyspace.transitions.work import engine_now_ms, save_run
@@ -23,7 +24,8 @@ class Fired(StrEnum):
     """What became of a Timer item."""
 
     FIRED = "fired"
-    DEFERRED = "deferred"
+    STOPPED = "stopped"
+    NOT_DUE = "not_due"
     GONE = "gone"
 
 
@@ -45,7 +47,9 @@ def decide(run: RunRecord | None, step: StepRecord | None, item: ItemRecord | No
         or step.server.due_at_ms is None
     ):
         raise CorruptRecord(record="ItemRecord", reason="a timer without its waiting step", item=item.item_id)
-    return Fired.FIRED if now_ms >= step.server.due_at_ms else Fired.DEFERRED
+    if now_ms < step.server.due_at_ms:
+        return Fired.NOT_DUE
+    return Fired.STOPPED if is_past_deadline(run, now_ms) else Fired.FIRED
 
 
 async def fire_timer(tx: Tx, workspace: str, item: ItemRecord) -> Fired:
@@ -56,9 +60,12 @@ async def fire_timer(tx: Tx, workspace: str, item: ItemRecord) -> Fired:
         workspace: whose run it is.
         item: the work as it was found; read again here.
 
-    Reads: item, run, step.  Writes: step, its value, its place in the replay, discovery item, run, history; the Timer item
-        goes.
-    Conflicts: only with this run's other transitions.  Budget: under 8 kB.
+    Once the run's deadline has elapsed the TimedOut stop is committed instead, which fences the timer: whatever order work
+    is dispatched in, such a run has no wake (RFD 2, "The run's own deadline is authoritative over dispatch order").
+
+    Reads: item, run, step; past the deadline what a stop reads.  Writes: step, its value, its place in the replay,
+        discovery item, run, history; the Timer item goes. Past the deadline: what a stop writes.
+    Conflicts: only with this run's other transitions.  Budget: under 8 kB; 24 kB past the deadline.
     Idempotent: the item that is gone is the receipt; the following discovery's id derives from it.
     """
     assert item.step_id is not None
@@ -71,9 +78,12 @@ async def fire_timer(tx: Tx, workspace: str, item: ItemRecord) -> Fired:
     fired = decide(run, step, found, now_ms)
     if fired is Fired.GONE or run is None or step is None or step.server is None or found is None:
         return fired
-    if fired is Fired.DEFERRED:
+    if fired is Fired.NOT_DUE:
         if found.vesting_ms != step.server.due_at_ms:
             items.defer(tx, workspace, found, step.server.due_at_ms or now_ms)
+        return fired
+    if fired is Fired.STOPPED:
+        await stop_for_deadline(tx, workspace, run, now_ms)
         return fired
     assert step.kind is StepKind.TIMER
     items.consume(tx, workspace, found)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keyspace.history import HistoryKind
+from keyspace.lifecycle import StepKind
 
 __all__ = ["sentence", "shown_ms"]
 
@@ -47,13 +48,30 @@ def _attempt(data: Data) -> str:
     return f"attempt {data['attempt']} of {what} {data['step']!r}"
 
 
+def _declared(data: Data, at_ms: int) -> str:
+    step = f"step {data['step']!r}"
+    if data.get("kind") == StepKind.TIMER:
+        return f"{step} sleeps for {shown_ms(max(0, data['due_at_ms'] - at_ms))}"
+    return f"{step} was declared"
+
+
+def _completed(data: Data, _: int) -> str:
+    step = f"step {data['step']!r}"
+    if data.get("kind") == StepKind.TIMER:
+        return f"{step} woke"
+    return f"{step} completed at attempt {data['attempt']}"
+
+
 _SENTENCES: dict[str, Callable[[Data, int], str]] = {
     HistoryKind.RUN_CREATED: lambda data, _: f"the run of {data['function']} was created",
     HistoryKind.PASS_AUTHORIZED: lambda data, _: f"pass {data['pass']} went to a worker",
     HistoryKind.PASS_LOST: lambda data, at_ms: (
         f"a pass was lost with its worker; it is eligible again in {shown_ms(max(0, data['eligible_at_ms'] - at_ms))}"
     ),
-    HistoryKind.STEP_DECLARED: lambda data, _: f"step {data['step']!r} was declared",
+    HistoryKind.STEP_DECLARED: _declared,
+    HistoryKind.DECLARATION_REPEATED: lambda data, _: (
+        f"step {data['step']!r} was declared again; what was recorded stands"
+    ),
     HistoryKind.ATTEMPT_AUTHORIZED: lambda data, _: f"{_attempt(data)} started",
     HistoryKind.ATTEMPT_FAILED: lambda data, _: f"{_attempt(data)} failed: {_failure(data)}",
     HistoryKind.ATTEMPT_UNKNOWN: lambda data, _: f"{_attempt(data)} is Unknown: its worker was lost while it ran",
@@ -61,7 +79,7 @@ _SENTENCES: dict[str, Callable[[Data, int], str]] = {
     HistoryKind.RETRY_SCHEDULED: lambda data, at_ms: (
         f"{_attempt(data)} is due in {shown_ms(max(0, data['eligible_at_ms'] - at_ms))}"
     ),
-    HistoryKind.STEP_COMPLETED: lambda data, _: f"step {data['step']!r} completed at attempt {data['attempt']}",
+    HistoryKind.STEP_COMPLETED: _completed,
     HistoryKind.STEP_FAILED: lambda data, _: f"step {data['step']!r} failed for good after {data['attempts']} attempts",
     HistoryKind.STEP_OBSOLETE: lambda data, _: f"step {data['step']!r} is no longer in the code",
     HistoryKind.STEP_FENCED: lambda data, _: f"step {data['step']!r} will not start: the run is being stopped",

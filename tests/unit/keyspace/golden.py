@@ -29,6 +29,7 @@ from keyspace.lifecycle import (
     ItemState,
     Phase,
     Recovery,
+    StepKind,
     StepState,
 )
 from keyspace.records.codec import CODECS, Record, RecordCodec
@@ -54,6 +55,7 @@ STORED_WORDS: tuple[type[Enum], ...] = (
     Phase,
     Recovery,
     Role,
+    StepKind,
     StepState,
     WorkKind,
 )

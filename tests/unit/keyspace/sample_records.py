@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyspace.lifecycle import AttemptState, StepState
+from keyspace.lifecycle import AttemptState, StepKind, StepState
 from keyspace.records.run import AttemptRecord, RetryRecord, RunRecord, StepRecord
 from keyspace.records.work import ItemRecord, WorkKind, application_lane
 
@@ -29,7 +29,7 @@ RUN = RunRecord(
 STEP = StepRecord(
     step_id="s1",
     name="",
-    kind="callback",
+    kind=StepKind.CALLBACK,
     state=StepState.PENDING,
     generation=2,
     ordinal=2,
