@@ -34,7 +34,15 @@ DELIVERY_KINDS = {
 }
 """Entries that tell of deliveries: a crash adds some; all others must be the same whatever crashed."""
 
-_INSTANTS = ("at_ms", "created_at_ms", "updated_at_ms", "terminal_at_ms", "accepted_at_ms", "eligible_at_ms")
+_INSTANTS = (
+    "at_ms",
+    "created_at_ms",
+    "updated_at_ms",
+    "terminal_at_ms",
+    "accepted_at_ms",
+    "eligible_at_ms",
+    "due_at_ms",
+)
 _DRAWN = ("instance", "release", "item_id", "settled_item", "history_count", "delivery", "token")
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from server_steps import sleep_for
 from world import INSTANCE_ID, LEASE_MS, EagerClock, manifest
 
 from keyspace.assignment import Assignment, SettledStep, load_assignment
@@ -48,6 +49,7 @@ from keyspace.transitions.continue_run import (
 from keyspace.transitions.create_workspace import create_workspace
 from keyspace.transitions.expand_event import expand_event
 from keyspace.transitions.fail_run import fail_run
+from keyspace.transitions.fire_timer import fire_timer
 from keyspace.transitions.hold import Hold
 from keyspace.transitions.invoke_function import Invocation, invoke_function
 from keyspace.transitions.lease_items import Delivery, lease_items
@@ -66,6 +68,7 @@ T = TypeVar("T")
 TURNS_MAX = 300
 POINTERS_MAX = 1_000
 VALUE_BYTES_MAX = 262_144
+NAP_MS = 90_000
 RETRY = RetryRecord(attempts=2, initial_ms=1_000, coefficient=2.0, cap_ms=60_000)
 
 
@@ -97,12 +100,15 @@ STORY = Story(
         "failing": ("one", "two", "FOR_GOOD"),
         # `late` goes silent until it is Unknown; the first start of `unsent` never reaches the worker.
         "odd": ("late", "unsent"),
+        # A step whose id begins with `nap` is a timer.
+        "sleepy": ("nap", "one", "nap-again"),
         "bare": (),
     },
     (
         StoryEvent("acme", "plain", "a1" * 16, key="k1"),
         StoryEvent("acme", "plain", "a2" * 16, key="k1"),
         StoryEvent("acme", "odd", "a3" * 16),
+        StoryEvent("acme", "sleepy", "a5" * 16),
         StoryEvent("beta", "failing", "b1" * 16, key="k1"),
         StoryEvent("beta", "nobody", "b2" * 16),
         # The key is the submission's own; another operation's claim lies elsewhere.
@@ -234,6 +240,7 @@ class Deployment:
             await self._hello(workspace)
         moved = await self._deliver_results(workspace)
         moved |= await self._fan_out(workspace)
+        moved |= await self._fire_timers(workspace)
         now_bucket = bucket_of(self.clock.now_ms())
         pointers = await self.transact(
             "due_in_application",
@@ -309,6 +316,13 @@ class Deployment:
             await self.transact("expand_event", expand)
         return bool(found)
 
+    async def _fire_timers(self, workspace: str) -> bool:
+        lane = server_lane(LaneKind.TIME)
+        found = await self.transact("claim", lambda tx: claims.vested_items(tx, workspace, lane, limit=8))
+        for item in found:
+            await self.transact("fire_timer", partial(fire_timer, workspace=workspace, item=item))
+        return bool(found)
+
     async def _lease(self, workspace: str, lane: Lane) -> list[Delivery]:
         seats = [Seat(self._sessions[workspace], INSTANCE_ID, "r1", self.keyspace.mint())]
         tried: dict[str, Seat] = {}
@@ -336,6 +350,8 @@ class Deployment:
         failure = next((step.failure for step in assignment.settled if step.failure is not None), None)
         if failure is not None:
             return FunctionFailure(failure)
+        if unsettled is not None and unsettled.startswith("nap"):
+            return sleep_for(NAP_MS, unsettled)
         if unsettled is not None:
             return Declaration(unsettled, RETRY)
         return Completion(b",".join(settled[step_id].value or b"" for step_id in steps))

@@ -71,12 +71,14 @@ async def test_the_story_reaches_every_transition_without_faults() -> None:
         "target_not_found",
         "fail_run",
         "complete_run",
+        "fire_timer",
     }
     outcomes = {(run[0], run[2].value, run[3].value) for _, run in state["RUN"]}
     assert outcomes == {
         ("plain", "completed", "not_required:execution_succeeded"),
         ("bare", "completed", "not_required:execution_succeeded"),
         ("odd", "completed", "not_required:execution_succeeded"),
+        ("sleepy", "completed", "not_required:execution_succeeded"),
         ("failing", "failed", "partially_compensated"),
     }
     assert made.outside.answers["a2" * 16] == "a1" * 16, "the second submission under one key is the first one's event"

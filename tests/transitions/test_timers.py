@@ -16,10 +16,13 @@ from keyspace.lifecycle import Execution, Phase, Recovery, StepKind, StepState
 from keyspace.limits import REPLAY_BYTES_MAX, TIMER_MS_MAX, TIMESTAMP_MS_MAX
 from keyspace.records.run import RunRecord, StepRecord
 from keyspace.records.work import Direction, ItemRecord, LaneKind, WorkKind
+from keyspace.transitions.activate_routing import activate_routing
 from keyspace.transitions.declaration import Declaration, TimerTerms, check_room
 from keyspace.transitions.declare_timer import anchor_ms
 from keyspace.transitions.fire_timer import Fired
+from keyspace.transitions.publish_manifest import FunctionSpec, ManifestSpec, TriggerSpec, publish_manifest
 from keyspace.transitions.work import Accepted, Replayed, Stale, discovery_item, save_run
+from keyspace.tx import Tx
 from keyspace.waiting import waiting_for
 
 MINUTE_MS = 60_000
@@ -310,6 +313,53 @@ async def test_a_settled_timer_is_never_undone(world: World) -> None:
     await world.fail(await world.lease_pass())
     after = await world.get_run(run.run_id)
     assert (after.phase, after.execution, after.recovery) == (Phase.TERMINAL, Execution.FAILED, Recovery.EMPTY_UNWIND)
+    await world.check()
+
+
+# -- the run's own deadline
+
+
+async def give_a_deadline(world: World, timeout_ms: int) -> None:
+    """Let runs of `fulfil` take so long and no longer."""
+    spec = ManifestSpec(
+        "shop", (FunctionSpec("fulfil", (TriggerSpec("order.placed", "late"),), timeout_ms=timeout_ms),)
+    )
+
+    async def route(tx: Tx) -> None:
+        record, _ = await publish_manifest(tx, "acme", spec, published_by="test")
+        await activate_routing(tx, "acme", {"shop": record.generation}, activated_by="test")
+
+    await world.run("publish_manifest", route)
+
+
+@pytest.mark.case(28)
+@pytest.mark.parametrize(
+    ("deadline_ms", "late_ms", "fired"),
+    [
+        (MINUTE_MS + 1, 0, Fired.FIRED),
+        (MINUTE_MS, 0, Fired.STOPPED),
+        (MINUTE_MS - 1, 0, Fired.STOPPED),
+        (MINUTE_MS + 1, 1, Fired.STOPPED),
+        (5 * MINUTE_MS, 86_400_000, Fired.STOPPED),
+    ],
+)
+async def test_the_runs_deadline_wins_over_a_late_timer(
+    world: World, deadline_ms: int, late_ms: int, fired: Fired
+) -> None:
+    """RFD 2, "The run's own deadline is authoritative over dispatch order"; case 028: a passed deadline wins."""
+    await give_a_deadline(world, deadline_ms)
+    run, item = await asleep(world)
+    world.clock.advance(MINUTE_MS + late_ms)
+    assert await fire(world, item) is fired
+    after = await world.get_run(run.run_id)
+    step = await world.step(run.run_id, "nap")
+    if fired is Fired.FIRED:
+        assert (after.phase, step.state) == (Phase.RUNNING, StepState.COMPLETED)
+    else:
+        assert (after.execution, after.recovery) == (Execution.TIMED_OUT, Recovery.EMPTY_UNWIND)
+        assert step.state is StepState.OBSOLETE
+        assert await world.records(ITEM) == [], "no wake and no continuation exist for it"
+        assert await fire(world, item) is Fired.GONE
     await world.check()
 
 
