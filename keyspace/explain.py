@@ -75,6 +75,7 @@ _STEP_STATES: dict[HistoryKind, StepState] = {
     HistoryKind.STEP_DECLARED: StepState.PENDING,
     HistoryKind.ATTEMPT_AUTHORIZED: StepState.RUNNING,
     HistoryKind.ATTEMPT_NOT_STARTED: StepState.PENDING,
+    HistoryKind.ATTEMPT_REDELIVERED: StepState.PENDING,
     HistoryKind.ATTEMPT_UNKNOWN: StepState.UNKNOWN,
     HistoryKind.RETRY_SCHEDULED: StepState.BACKING_OFF,
     HistoryKind.RETRY_AUTHORIZED: StepState.PENDING,
@@ -87,6 +88,7 @@ _STEP_STATES: dict[HistoryKind, StepState] = {
 _COMPENSATION_STATES: dict[HistoryKind, CompensationState] = {
     HistoryKind.ATTEMPT_AUTHORIZED: CompensationState.RUNNING,
     HistoryKind.ATTEMPT_NOT_STARTED: CompensationState.PENDING,
+    HistoryKind.ATTEMPT_REDELIVERED: CompensationState.PENDING,
     HistoryKind.ATTEMPT_UNKNOWN: CompensationState.UNKNOWN,
     HistoryKind.RETRY_SCHEDULED: CompensationState.BACKING_OFF,
     HistoryKind.RETRY_AUTHORIZED: CompensationState.PENDING,

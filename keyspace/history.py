@@ -30,6 +30,7 @@ class HistoryKind(StrEnum):
     ATTEMPT_AUTHORIZED = "attempt-authorized"
     ATTEMPT_FAILED = "attempt-failed"
     ATTEMPT_UNKNOWN = "attempt-unknown"
+    ATTEMPT_REDELIVERED = "attempt-redelivered"
     ATTEMPT_NOT_STARTED = "attempt-not-started"
     RETRY_SCHEDULED = "retry-scheduled"
     RETRY_AUTHORIZED = "retry-authorized"

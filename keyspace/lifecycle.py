@@ -138,6 +138,7 @@ class StepEvent(StrEnum):
     AUTHORIZED = "start authorized"
     NOT_STARTED = "proven not started"
     REDELIVERED = "repeatable work lost"
+    WITHDRAWN = "redelivery withdrawn"
     LOST = "effect lost"
     SUCCEEDED = "success accepted"
     RETRIED = "retry scheduled"
@@ -167,6 +168,7 @@ class AttemptEvent(StrEnum):
     AUTHORIZED = "start authorized"
     NOT_STARTED = "proven not started"
     REDELIVERED = "repeatable work lost"
+    WITHDRAWN = "redelivery withdrawn"
     LOST = "effect lost"
     SUCCEEDED = "success accepted"
     FAILED = "failure accepted"
@@ -193,6 +195,8 @@ class CompensationEvent(StrEnum):
     REACHED = "reached by the unwind"
     AUTHORIZED = "start authorized"
     NOT_STARTED = "proven not started"
+    REDELIVERED = "repeatable work lost"
+    WITHDRAWN = "redelivery withdrawn"
     LOST = "effect lost"
     SUCCEEDED = "success accepted"
     RETRIED = "retry scheduled"
@@ -262,6 +266,7 @@ STEP: dict[StepState, dict[StepEvent, StepState]] = {
     StepState.PENDING: {
         StepEvent.OWNED: StepState.WAITING,
         StepEvent.AUTHORIZED: StepState.RUNNING,
+        StepEvent.WITHDRAWN: StepState.RUNNING,
         StepEvent.REMOVED: StepState.OBSOLETE,
         StepEvent.FENCED: StepState.OBSOLETE,
     },
@@ -301,6 +306,7 @@ STEP: dict[StepState, dict[StepEvent, StepState]] = {
 ATTEMPT: dict[AttemptState, dict[AttemptEvent, AttemptState]] = {
     AttemptState.QUEUED: {
         AttemptEvent.AUTHORIZED: AttemptState.AUTHORIZED,
+        AttemptEvent.WITHDRAWN: AttemptState.AUTHORIZED,
         AttemptEvent.FENCED: AttemptState.FENCED,
     },
     AttemptState.AUTHORIZED: {
@@ -326,10 +332,12 @@ COMPENSATION: dict[CompensationState, dict[CompensationEvent, CompensationState]
     CompensationState.NONE: {CompensationEvent.REACHED: CompensationState.PENDING},
     CompensationState.PENDING: {
         CompensationEvent.AUTHORIZED: CompensationState.RUNNING,
+        CompensationEvent.WITHDRAWN: CompensationState.RUNNING,
         CompensationEvent.TARGET_NOT_FOUND: CompensationState.SKIPPED,
     },
     CompensationState.RUNNING: {
         CompensationEvent.NOT_STARTED: CompensationState.PENDING,
+        CompensationEvent.REDELIVERED: CompensationState.PENDING,
         CompensationEvent.LOST: CompensationState.UNKNOWN,
         CompensationEvent.SUCCEEDED: CompensationState.DONE,
         CompensationEvent.RETRIED: CompensationState.BACKING_OFF,

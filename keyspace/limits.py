@@ -70,6 +70,8 @@ RENEW_ITEMS_MAX = 64
 CLAIM_ITEMS_MAX = 64
 LOSS_DELAY_MS_INITIAL = 1_000
 LOSS_DELAY_MS_MAX = 300_000
+REPEATABLE_LOSSES_MAX = 3
+"""The loss in a row by which a repeatable attempt becomes Unknown like any other (FILLED-IN 2)."""
 LOSSES_STUCK = 10
 """After so many losses in a row a run shows as stuck (FILLED-IN 11)."""
 HELD_WORK_MAX = 256

@@ -27,6 +27,7 @@ _STEP_WORDS = {
     "step-declared": "queued",
     "attempt-authorized": "running",
     "attempt-not-started": "queued",
+    "attempt-redelivered": "queued",
     "attempt-failed": "failed once",
     "attempt-unknown": "unknown",
     "retry-scheduled": "waiting",

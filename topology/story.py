@@ -57,6 +57,9 @@ _SENTENCES: dict[str, Sentence] = {
     "attempt-unknown": lambda data: (
         f"{_attempt(data)}: nobody heard of its worker in time, so the outcome is Unknown; it is not run again on its own."
     ),
+    "attempt-redelivered": lambda data: (
+        f"{_attempt(data)}: nobody heard of its worker in time; the step is declared idempotent, so it is delivered again."
+    ),
     "attempt-not-started": lambda data: (
         f"{_attempt(data)}: its worker came back and proved that it had never started, so nothing happened."
     ),

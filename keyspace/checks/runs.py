@@ -287,14 +287,28 @@ async def check_attempt(case: Case) -> None:
             "C5",
             "attempt and item do not name each other",
         )
+        step = await case.tx.load(STEP.at(ws, run_id, step_id), snapshot=True)
+        case.expect(
+            step is not None and item.repeatable == step.is_repeatable(Direction(direction)),
+            "C6",
+            "the item is not of the class that its step was declared in",
+        )
     unresolved = await _has(case, UNRESOLVED.at(ws, *at))
     case.expect(unresolved == (attempt.state is AttemptState.UNKNOWN), "C7", "the unresolved index does not agree")
+    # One whose redelivery was withdrawn is nobody's: no worker can prove any more that it never began.
+    is_withdrawn = attempt.state is AttemptState.UNKNOWN and attempt.loss_count > 0
     if attempt.state in (AttemptState.AUTHORIZED, AttemptState.UNKNOWN):
         case.expect(
-            attempt.token is not None and attempt.instance is not None, "C6", "an authorized attempt without holder"
+            is_withdrawn or (attempt.token is not None and attempt.instance is not None),
+            "C6",
+            "an authorized attempt without holder",
         )
+        if attempt.instance is None:
+            return
         held = await case.tx.load(INSTANCE_WORK.at(ws, attempt.instance, *at), snapshot=True)
-        case.expect(held == attempt.token, "C7", "the instance's work index does not agree")
+        case.expect(
+            held == attempt.token or (is_withdrawn and held is None), "C7", "the instance's work index does not agree"
+        )
 
 
 async def _has(case: Case, key: Any) -> bool:

@@ -140,6 +140,7 @@ class StepRecord(Record, frozen=True, kw_only=True, array_like=True):
     """One logical step. Its accepted value has keys of its own. `generation` fences physical attempts.
 
     `ordinal` is that of its newest attempt; 0 while there was none, because the server settles steps of some kinds itself.
+    `repeatable` is the class of its forward attempts, `undo_repeatable` that of its compensator's (FILLED-IN 2).
     """
 
     step_id: str
@@ -167,6 +168,8 @@ class StepRecord(Record, frozen=True, kw_only=True, array_like=True):
     undo_retry: RetryRecord | None = None
     undo_timeout_ms: int | None = None
     server: ServerStepRecord | None = None
+    repeatable: bool = False
+    undo_repeatable: bool = False
 
     def generation_of(self, direction: Direction) -> int:
         """The generation of the present attempt in a direction."""
@@ -176,9 +179,17 @@ class StepRecord(Record, frozen=True, kw_only=True, array_like=True):
         """The attempt timeout in a direction, in milliseconds."""
         return self.timeout_ms if direction is Direction.FORWARD else self.undo_timeout_ms
 
+    def is_repeatable(self, direction: Direction) -> bool:
+        """Whether an attempt in a direction may be delivered again after it was lost."""
+        return self.repeatable if direction is Direction.FORWARD else self.undo_repeatable
+
 
 class AttemptRecord(Record, frozen=True, kw_only=True, array_like=True):
-    """One physical attempt. While authorized or unknown its `token` is the settlement token."""
+    """One physical attempt. While authorized or unknown its `token` is the settlement token.
+
+    `loss_count` counts the deliveries that had begun and were lost, each answered by delivering it again: from the first of
+    them on nobody knows any more whether its effect exists.
+    """
 
     step_id: str
     generation: int
@@ -198,6 +209,7 @@ class AttemptRecord(Record, frozen=True, kw_only=True, array_like=True):
     result_digest: str | None = None
     failure: FailureRecord | None = None
     stale_count: int = 0
+    loss_count: int = 0
 
 
 class ResolutionRecord(Record, frozen=True, kw_only=True, array_like=True):

@@ -58,6 +58,8 @@ def new_step(
         location=declaration.location,
         undo_retry=declaration.undo_retry,
         undo_timeout_ms=declaration.undo_timeout_ms,
+        repeatable=declaration.repeatable,
+        undo_repeatable=declaration.undo_repeatable,
         declared_at_ms=now_ms,
         declared_by=pass_id,
     )
@@ -132,6 +134,8 @@ async def declare(
         "attempts": step.retry.attempts,
         "timeout_ms": step.timeout_ms,
         "compensable": step.compensable,
+        "repeatable": step.repeatable,
+        "undo_repeatable": step.undo_repeatable,
         "location": step.location,
     }
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.STEP_DECLARED, entry))

@@ -22,8 +22,8 @@ from keyspace.transitions.accept_result import (
     consume_attempt_item,
     decide_result,
     failure_digest,
+    meet_deadline_settling,
 )
-from keyspace.transitions.deadline import meet_deadline
 from keyspace.transitions.enqueue_attempt import enqueue_attempt
 from keyspace.transitions.settle_compensation import settle_undo_failure
 from keyspace.transitions.stale_result import keep_stale_result
@@ -100,7 +100,7 @@ async def accept_failure(
             tx, workspace, work, outcome, kept, digest, retry_after_ms=retry_after_ms, is_retryable=may_retry
         )
         return Accepted()
-    outcome = outcome._replace(run=await meet_deadline(tx, workspace, outcome.run, direction_of(work.kind)))
+    outcome = await meet_deadline_settling(tx, workspace, work, outcome, digest)
     await settle_failure(
         tx, workspace, work, outcome, kept, digest, retry_after_ms=retry_after_ms, is_retryable=may_retry
     )

@@ -20,9 +20,9 @@ from keyspace.transitions.accept_result import (
     Settling,
     consume_attempt_item,
     decide_result,
+    meet_deadline_settling,
     value_digest,
 )
-from keyspace.transitions.deadline import meet_deadline
 from keyspace.transitions.settle_compensation import settle_undo_success
 from keyspace.transitions.stale_result import keep_stale_result
 from keyspace.transitions.stop_run import settlement_gate
@@ -89,7 +89,7 @@ async def accept_success(tx: Tx, workspace: str, work: Work, value: bytes, *, va
     if work.kind is WorkKind.COMPENSATION:
         await settle_undo_success(tx, workspace, work, outcome, digest)
         return Accepted()
-    outcome = outcome._replace(run=await meet_deadline(tx, workspace, outcome.run, direction_of(work.kind)))
+    outcome = await meet_deadline_settling(tx, workspace, work, outcome, digest)
     failure = unrecordable(outcome.run, outcome.step.step_id, len(value), value_bytes_max)
     if failure is not None:
         await settle_failure(tx, workspace, work, outcome, failure, digest, retry_after_ms=None, is_retryable=False)

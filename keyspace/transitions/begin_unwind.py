@@ -116,7 +116,7 @@ def enqueue_undo(
     )
     tx.put(STEP.at(workspace, run.run_id, step.step_id), step)
     tx.put(ATTEMPT.at(workspace, run.run_id, Direction.COMPENSATION, step.step_id, step.undo_generation), attempt)
-    item = attempt_item(run, attempt, Direction.COMPENSATION, now_ms, vesting_ms)
+    item = attempt_item(run, step, attempt, Direction.COMPENSATION, now_ms, vesting_ms)
     items.enqueue(tx, workspace, item)
     return item
 

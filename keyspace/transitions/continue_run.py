@@ -20,7 +20,7 @@ from keyspace.lifecycle import Phase
 from keyspace.queue import items
 from keyspace.queue.items import Seat
 from keyspace.records.run import FailureRecord, RunRecord
-from keyspace.records.work import Direction, ItemRecord, WorkKind
+from keyspace.records.work import ItemRecord, WorkKind
 from keyspace.transitions.accept_declaration import (
     Declaration,
     accept_held_declaration,
@@ -29,10 +29,15 @@ from keyspace.transitions.accept_declaration import (
     held_by,
 )
 from keyspace.transitions.accept_failure import settle_failure
-from keyspace.transitions.accept_result import Settling, bounded_failure, decide_result, value_digest
+from keyspace.transitions.accept_result import (
+    Settling,
+    bounded_failure,
+    decide_result,
+    meet_deadline_settling,
+    value_digest,
+)
 from keyspace.transitions.accept_success import next_work, settle_success, unrecordable
 from keyspace.transitions.complete_run import complete, complete_run, output_digest
-from keyspace.transitions.deadline import meet_deadline
 from keyspace.transitions.fail_run import fail_run, function_failure_digest, settle_function_failure
 from keyspace.transitions.hold import Hold, current_hold
 from keyspace.transitions.pass_receipt import Pass, stale_by_stop
@@ -141,7 +146,7 @@ async def continue_run(
         return Continued(outcome, Stale("result_stale"))
     if not isinstance(outcome, Settling):
         return await _after_replay(tx, workspace, work, ending, hold, value_bytes_max)
-    outcome = outcome._replace(run=await meet_deadline(tx, workspace, outcome.run, Direction.FORWARD))
+    outcome = await meet_deadline_settling(tx, workspace, work, outcome, digest)
     failure = unrecordable(outcome.run, outcome.step.step_id, len(value), value_bytes_max)
     if failure is not None:
         await settle_failure(tx, workspace, work, outcome, failure, digest, retry_after_ms=None, is_retryable=False)

@@ -68,7 +68,11 @@ _OUTCOME_BYTES: dict[StepKind, int] = {
 
 
 class Declaration(NamedTuple):
-    """A step as the pass declares it; `timeout_ms` is the attempt's, `terms` None is a callback."""
+    """A step as the pass declares it; `timeout_ms` is the attempt's, `terms` None is a callback.
+
+    `repeatable` says that the callback may be delivered again under its operation id when a delivery of it was lost, and
+    `undo_repeatable` says it of the compensator.
+    """
 
     step_id: str
     retry: RetryRecord
@@ -79,6 +83,8 @@ class Declaration(NamedTuple):
     undo_retry: RetryRecord | None = None
     undo_timeout_ms: int | None = None
     terms: ServerTerms | None = None
+    repeatable: bool = False
+    undo_repeatable: bool = False
 
     @property
     def kind(self) -> StepKind:
@@ -135,7 +141,8 @@ def check_declaration(declaration: Declaration) -> None:
 
 def _check_server_owned(declaration: Declaration) -> None:
     kind = declaration.kind.value
-    if declaration.compensable or declaration.undo_retry is not None or declaration.undo_timeout_ms is not None:
+    has_undo_policy = declaration.undo_retry is not None or declaration.undo_timeout_ms is not None
+    if declaration.compensable or has_undo_policy or declaration.undo_repeatable:
         raise Refusal(
             "not_compensable", "A step that the server settles has no compensator.", field="compensable", kind=kind
         )

@@ -14,9 +14,9 @@ __all__ = ["attempt_item", "enqueue_attempt"]
 
 
 def attempt_item(
-    run: RunRecord, attempt: AttemptRecord, direction: Direction, now_ms: int, vesting_ms: int
+    run: RunRecord, step: StepRecord, attempt: AttemptRecord, direction: Direction, now_ms: int, vesting_ms: int
 ) -> ItemRecord:
-    """Return the work item that delivers an attempt in a direction."""
+    """Return the work item that delivers an attempt of `step` in a direction, in the class that its declaration recorded."""
     return ItemRecord(
         item_id=attempt.item_id,
         kind=WorkKind.CALLBACK if direction is Direction.FORWARD else WorkKind.COMPENSATION,
@@ -28,7 +28,7 @@ def attempt_item(
         ordinal=attempt.ordinal,
         generation=attempt.generation,
         operation_id=attempt.operation_id,
-        repeatable=False,
+        repeatable=step.is_repeatable(direction),
         enqueued_at_ms=now_ms,
     )
 
@@ -48,6 +48,6 @@ def enqueue_attempt(
         vesting_ms=vesting_ms,
     )
     tx.put(ATTEMPT.at(workspace, run.run_id, Direction.FORWARD, step.step_id, step.generation), attempt)
-    item = attempt_item(run, attempt, Direction.FORWARD, now_ms, vesting_ms)
+    item = attempt_item(run, step, attempt, Direction.FORWARD, now_ms, vesting_ms)
     items.enqueue(tx, workspace, item)
     return item

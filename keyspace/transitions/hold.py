@@ -76,7 +76,7 @@ def start_held_attempt(
     item = items.enqueue_authorized(
         tx,
         workspace,
-        attempt_item(run, attempt, Direction.FORWARD, now_ms, now_ms),
+        attempt_item(run, step, attempt, Direction.FORWARD, now_ms, now_ms),
         seat,
         now_ms,
         tx.now_ms + hold.lease_ms,

@@ -16,7 +16,7 @@ from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
 from keyspace.lifecycle import STEP as STEP_TABLE
 from keyspace.lifecycle import AttemptEvent, AttemptState, ItemEvent, Phase, StepEvent, advance
 from keyspace.queue import items
-from keyspace.records.run import AttemptRecord, RunRecord
+from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction
 from keyspace.transitions.deadline import meet_deadline
 from keyspace.transitions.enqueue_attempt import attempt_item
@@ -65,6 +65,9 @@ async def prove_not_started(
     ):
         return False
     run = await meet_deadline(tx, workspace, run, direction)
+    if run.phase is Phase.CANCELLING and attempt.loss_count:
+        # An earlier delivery has begun and was lost; a run that stops has to learn what became of that.
+        return False
     now_ms = engine_now_ms(tx, run)
     tx.remove(INSTANCE_WORK.at(workspace, instance_id, *at))
     requeued = msgspec.structs.replace(
@@ -78,7 +81,7 @@ async def prove_not_started(
         lost_at_ms=None,
     )
     returned = move_target(step, direction, "NOT_STARTED")
-    after = await _requeue(tx, workspace, run, attempt, requeued, direction, now_ms)
+    after = await _requeue(tx, workspace, run, step, attempt, requeued, direction, now_ms)
     if after.phase is Phase.CANCELLING:
         requeued = msgspec.structs.replace(
             requeued, state=advance(ATTEMPT_TABLE, requeued.state, AttemptEvent.FENCED), settled_at_ms=now_ms
@@ -104,6 +107,7 @@ async def _requeue(
     tx: Tx,
     workspace: str,
     run: RunRecord,
+    step: StepRecord,
     attempt: AttemptRecord,
     requeued: AttemptRecord,
     direction: Direction,
@@ -125,5 +129,5 @@ async def _requeue(
         return msgspec.structs.replace(after, step_id=None)
     item_id = tx.ids.mint()
     named = msgspec.structs.replace(requeued, item_id=item_id)
-    items.enqueue(tx, workspace, attempt_item(run, named, direction, now_ms, now_ms))
+    items.enqueue(tx, workspace, attempt_item(run, step, named, direction, now_ms, now_ms))
     return msgspec.structs.replace(after, item_id=item_id)

@@ -33,6 +33,7 @@ from keyspace.queue import items
 from keyspace.records.run import RunRecord, StopRecord
 from keyspace.records.work import Direction, ItemRecord, WorkKind
 from keyspace.transitions.begin_unwind import begin_unwind
+from keyspace.transitions.lost_attempt import leave_unknown
 from keyspace.transitions.names import check_id
 from keyspace.transitions.run_timer import consume_run_timer
 from keyspace.transitions.work import engine_now_ms, save_run
@@ -138,15 +139,21 @@ async def commit_stop(tx: Tx, workspace: str, run: RunRecord, reason: StopReason
 
 
 async def _fence(tx: Tx, workspace: str, run: RunRecord, item: ItemRecord, now_ms: int) -> RunRecord:
-    """Remove work that was not authorized, or may be discarded; a fenced step never ran and has no outcome."""
-    items.consume(tx, workspace, item)
+    """Remove work that was not authorized, or may be discarded; a fenced step never ran and has no outcome.
+
+    A repeatable attempt that waits to be delivered again has begun once, and may not start again: it is Unknown.
+    """
     after = msgspec.structs.replace(run, item_id=None, step_id=None)
     if item.step_id is None:
+        items.consume(tx, workspace, item)
         return after
     step_key = STEP.at(workspace, run.run_id, item.step_id)
     attempt_at = ATTEMPT.at(workspace, run.run_id, Direction.FORWARD, item.step_id, item.generation)
     step, attempt = await tx.load(step_key, attempt_at)
     assert step is not None and (attempt is not None or step.kind.is_server_owned), "work without its step"
+    if attempt is not None and attempt.loss_count:
+        return leave_unknown(tx, workspace, run, step, attempt, item, now_ms)
+    items.consume(tx, workspace, item)
     fenced = msgspec.structs.replace(
         step, state=advance(STEP_TABLE, step.state, StepEvent.FENCED), settled_at_ms=now_ms
     )

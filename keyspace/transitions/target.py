@@ -18,7 +18,7 @@ from keyspace.records.work import Direction
 
 __all__ = ["PHASES", "attempt_entry", "move_target"]
 
-Move = Literal["AUTHORIZED", "NOT_STARTED", "LOST", "RETRIED", "RETRY_AUTHORIZED"]
+Move = Literal["AUTHORIZED", "NOT_STARTED", "REDELIVERED", "WITHDRAWN", "LOST", "RETRIED", "RETRY_AUTHORIZED"]
 
 PHASES: dict[Direction, frozenset[Phase]] = {
     Direction.FORWARD: frozenset((Phase.RUNNING, Phase.CANCELLING)),

@@ -1,7 +1,8 @@
 """Current code does not have the target: a forward step becomes Obsolete, a compensation is skipped.
 
 The worker found this out by replaying the function, which is repeatable, so no user code of the target ran and nothing was
-authorized: the attempt is fenced.
+authorized: the attempt is fenced. A repeatable attempt that was lost before is not: an earlier delivery of it has begun, and
+the code that could repeat it is gone, so it is Unknown.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
 from keyspace.records.work import ItemRecord, WorkKind
 from keyspace.transitions.begin_unwind import advance_unwind
 from keyspace.transitions.deadline import is_past_deadline, stop_for_deadline
+from keyspace.transitions.lost_attempt import leave_unknown
 from keyspace.transitions.work import (
     Accepted,
     Loaded,
@@ -63,7 +65,7 @@ def decide(loaded: Loaded, work: Work) -> Missing | Replayed | Stale:
     run, step, attempt, item = loaded
     if run is None or step is None or attempt is None:
         return Stale("attempt_not_found")
-    if attempt.state is AttemptState.FENCED:
+    if attempt.state is AttemptState.FENCED or (attempt.state is AttemptState.UNKNOWN and attempt.loss_count):
         return Replayed()
     if item is None or not items.holds_token(item, work.token) or not run.item_id == attempt.item_id == item.item_id:
         return Stale("lease_lost")
@@ -76,9 +78,11 @@ def decide(loaded: Loaded, work: Work) -> Missing | Replayed | Stale:
 async def target_not_found(tx: Tx, workspace: str, work: Work) -> Verdict:
     """Fence the attempt: the step Obsolete with a new discovery, or the compensation skipped and the unwind advanced.
 
+    An attempt that has begun once and was lost becomes Unknown instead.
+
     Reads: run, step, attempt, item; for an unwind the next completion and its step.  Writes: the same, the next work, history.
     Conflicts: only with this run's other transitions.  Budget: under 20 kB, the run's failure.
-    Idempotent: the fenced attempt is the receipt; at the run's deadline or after it the stop fences it.
+    Idempotent: the fenced attempt is the receipt, or the Unknown one; at the run's deadline or after it the stop writes it.
     Source: FILLED-IN 6; RFD 2, "Entering compensation snapshots every completed step".
     """
     outcome = decide(await load_work(tx, workspace, work), work)
@@ -88,6 +92,10 @@ async def target_not_found(tx: Tx, workspace: str, work: Work) -> Verdict:
     now_ms = engine_now_ms(tx, run)
     if is_past_deadline(run, now_ms):
         await stop_for_deadline(tx, workspace, run, now_ms)
+        return Accepted()
+    if attempt.loss_count:
+        after = leave_unknown(tx, workspace, run, step, attempt, item, now_ms)
+        save_run(tx, workspace, run, msgspec.structs.replace(after, updated_at_ms=now_ms))
         return Accepted()
     tx.put(
         attempt_key(workspace, work),

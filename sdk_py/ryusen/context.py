@@ -26,10 +26,11 @@ _current: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar("ryuse
 
 @dataclass(frozen=True)
 class Attempt:
-    """The running attempt of a step, as its callback sees it.
+    """The running attempt of a step, as its callback or its compensator sees it.
 
     Attributes:
-        operation_id: the same for every attempt of this step of this run; the natural idempotency key for what it calls.
+        operation_id: the same for every attempt of this step of this run, and another one for every attempt of its
+            compensator; the idempotency key to give to what it calls.
         attempt: the attempt's ordinal, from 1.
         run_id: the run.
         step_id: the step.
@@ -91,6 +92,7 @@ class Undo:
     compensate: Callable[..., Any] | None = None
     retry: Retry | None = None
     timeout: Duration | None = None
+    idempotent: bool = False
 
     def check(self) -> None:
         """Refuse what is no compensator or no policy.
@@ -104,7 +106,9 @@ class Undo:
         if self.retry is not None and not isinstance(self.retry, Retry):
             kind = type(self.retry).__name__
             raise DeclarationRefused("invalid_argument", "compensate_retry", message=f"a {kind}; pass a Retry")
-        if self.compensate is None and (self.retry is not None or self.timeout is not None):
+        _require_flag(self.idempotent, "compensate_idempotent")
+        has_policy = self.retry is not None or self.timeout is not None or self.idempotent
+        if self.compensate is None and has_policy:
             raise DeclarationRefused(
                 "invalid_argument", "compensate", message="a compensator's policy needs a compensator beside it"
             )
@@ -127,9 +131,11 @@ class Step:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         name: str | None = None,
+        idempotent: bool = False,
         compensate: Callable[..., Any] | None = None,
         compensate_retry: Retry | None = None,
         compensate_timeout: Duration | None = None,
+        compensate_idempotent: bool = False,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, T]: ...
 
@@ -143,9 +149,11 @@ class Step:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         name: str | None = None,
+        idempotent: bool = False,
         compensate: Callable[..., Any] | None = None,
         compensate_retry: Retry | None = None,
         compensate_timeout: Duration | None = None,
+        compensate_idempotent: bool = False,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, T]: ...
 
@@ -158,9 +166,11 @@ class Step:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         name: str | None = None,
+        idempotent: bool = False,
         compensate: Callable[..., Any] | None = None,
         compensate_retry: Retry | None = None,
         compensate_timeout: Duration | None = None,
+        compensate_idempotent: bool = False,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
         """Return the result of one durable step; its callback runs until one attempt succeeds or the policy is spent.
@@ -171,16 +181,19 @@ class Step:
 
         Args:
             id: names the step in its run; 1 to 200 characters, each id once in a pass.
-            fn: the callback, async or plain. An argument that is itself called retry, timeout or name: use functools.partial.
+            fn: the callback, async or plain. An argument that is itself called like one of those below: use functools.partial.
             *args: its positional arguments.
             retry: when to try again; three attempts, from 1 s doubling to 5 min, by default.
             timeout: how long one attempt may take, 1 ms to seven days; no limit by default.
             name: shown to people in place of the id; 1 to 200 characters.
+            idempotent: says that running the callback again under its operation id does no harm, so that it is run again by
+                itself when its worker is lost while it runs. Otherwise such an attempt is *Unknown*, for an operator to settle.
             compensate: undoes the step, async or plain, when the run fails or is stopped after the step has completed. It
                 gets the step's recorded result. Completed steps are undone one at a time, the last one first, by the code
                 that is deployed then.
             compensate_retry: when to try the compensator again; five attempts by default.
             compensate_timeout: how long one attempt of the compensator may take; no limit by default.
+            compensate_idempotent: says of the compensator what `idempotent` says of the callback.
             **kwargs: its keyword arguments.
 
         Raises:
@@ -190,8 +203,8 @@ class Step:
         """
         caller = sys._getframe(1)
         location = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        undo = Undo(compensate, compensate_retry, compensate_timeout)
-        return self._run(id, fn, args, kwargs, retry, timeout, name, location, undo)
+        undo = Undo(compensate, compensate_retry, compensate_timeout, compensate_idempotent)
+        return self._run(id, fn, args, kwargs, retry, timeout, name, idempotent, location, undo)
 
     async def _run(
         self,
@@ -202,6 +215,7 @@ class Step:
         retry: Retry | None,
         timeout: Duration | None,
         name: str | None,
+        idempotent: bool,
         location: str,
         undo: Undo,
     ) -> Any:
@@ -212,6 +226,7 @@ class Step:
             raise DeclarationRefused("invalid_argument", "fn", message=f"a {type(callback).__name__} is not callable")
         if retry is not None and not isinstance(retry, Retry):
             raise DeclarationRefused("invalid_argument", "retry", message=f"a {type(retry).__name__}; pass a Retry")
+        _require_flag(idempotent, "idempotent")
         undo.check()
         declaration = StepDeclaration(
             id=step_id,
@@ -221,6 +236,8 @@ class Step:
             compensable=undo.compensate is not None,
             undo_retry=None if undo.retry is None else undo.retry.policy(),
             undo_timeout_ms=_timeout_ms(undo.timeout, "compensate_timeout"),
+            repeatable=idempotent,
+            undo_repeatable=undo.idempotent,
             location=location[-LOCATION_CHARS_MAX:],
         )
         context = contextvars.copy_context()
@@ -249,6 +266,12 @@ class Context:
 
 def _timeout_ms(timeout: Duration | None, field: str) -> int | None:
     return None if timeout is None else parse_duration_ms(timeout, field, most_ms=ATTEMPT_TIMEOUT_MS_MAX)
+
+
+def _require_flag(value: object, field: str) -> None:
+    # Taken for its truth, a callback passed here by mistake would make the step repeatable.
+    if not isinstance(value, bool):
+        raise DeclarationRefused("invalid_argument", field, message=f"a {type(value).__name__}; pass True or False")
 
 
 def _require_name(value: object, field: str) -> None:

@@ -254,6 +254,8 @@ def declaration_of(step: StepDeclaration) -> Declaration:
         location=step.location,
         undo_retry=None if step.undo_retry is None else _policy(step.undo_retry),
         undo_timeout_ms=step.undo_timeout_ms,
+        repeatable=step.repeatable,
+        undo_repeatable=step.undo_repeatable,
     )
 
 

@@ -144,6 +144,7 @@ def _attempt(direction: Direction, record: AttemptRecord) -> Attempt:
         release=record.release,
         failure=failure_view(record.failure),
         stale_count=record.stale_count,
+        loss_count=record.loss_count,
     )
 
 
@@ -163,6 +164,8 @@ def _step(record: StepRecord, attempts: list[Attempt]) -> Step:
             cap_ms=record.retry.cap_ms,
         ),
         timeout_ms=record.timeout_ms,
+        repeatable=record.repeatable,
+        undo_repeatable=record.undo_repeatable,
         location=record.location,
         declared_at_ms=record.declared_at_ms,
         settled_at_ms=record.settled_at_ms,

@@ -299,10 +299,14 @@ class Attempt(_Answer, frozen=True, kw_only=True):
     release: str | None
     failure: Failure | None
     stale_count: int
+    loss_count: int
 
 
 class Step(_Answer, frozen=True, kw_only=True):
-    """A step with all its attempts, forward ones first."""
+    """A step with all its attempts, forward ones first.
+
+    `repeatable` says that an attempt that is lost is delivered again by itself; `undo_repeatable` says it of its compensator.
+    """
 
     step: str
     name: str
@@ -313,6 +317,8 @@ class Step(_Answer, frozen=True, kw_only=True):
     failure_count: int
     retry: Retry
     timeout_ms: int | None
+    repeatable: bool
+    undo_repeatable: bool
     location: str
     declared_at_ms: int
     settled_at_ms: int | None

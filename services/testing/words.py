@@ -75,6 +75,9 @@ _SENTENCES: dict[str, Callable[[Data, int], str]] = {
     HistoryKind.ATTEMPT_AUTHORIZED: lambda data, _: f"{_attempt(data)} started",
     HistoryKind.ATTEMPT_FAILED: lambda data, _: f"{_attempt(data)} failed: {_failure(data)}",
     HistoryKind.ATTEMPT_UNKNOWN: lambda data, _: f"{_attempt(data)} is Unknown: its worker was lost while it ran",
+    HistoryKind.ATTEMPT_REDELIVERED: lambda data, at_ms: (
+        f"{_attempt(data)} was lost with its worker; it may be repeated, in {shown_ms(max(0, data['eligible_at_ms'] - at_ms))}"
+    ),
     HistoryKind.ATTEMPT_NOT_STARTED: lambda data, _: f"{_attempt(data)} had not started; it is queued again",
     HistoryKind.RETRY_SCHEDULED: lambda data, at_ms: (
         f"{_attempt(data)} is due in {shown_ms(max(0, data['eligible_at_ms'] - at_ms))}"

@@ -210,6 +210,8 @@ class WorkflowTest:
     def lose_worker_during(self, step: str, *, function: str | None = None, effect: bool = True) -> None:
         """Let the worker be killed during the next callback of a step. Its attempt becomes Unknown.
 
+        Of a step declared `idempotent` it is delivered again instead, to the next worker.
+
         No other worker takes its place before `restart_worker`.
 
         Args:

@@ -16,7 +16,8 @@ UNDER_WAY_MS = 100
 """Entries as young as this after an incident were commits on their way when it came; they are no sign of recovery."""
 OPENING = frozenset({"pass-authorized", "attempt-authorized"})
 CLOSING = frozenset(
-    {"step-declared", "step-completed", "run-completed", "pass-lost", "attempt-unknown", "attempt-not-started"}
+    {"step-declared", "step-completed", "run-completed", "pass-lost", "attempt-unknown", "attempt-redelivered"}
+    | {"attempt-not-started"}
 )
 PROGRESS = frozenset({"pass-authorized", "attempt-authorized", "step-declared", "step-completed", "run-completed"})
 

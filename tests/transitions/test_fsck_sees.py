@@ -51,6 +51,11 @@ async def busy_world() -> World:
     await world.start_run()
     await world.declare(await world.lease_pass(), "s1")
     work_of(await world.lease())
+    # Repeatable: lost and waiting for its next delivery.
+    await world.start_run()
+    repeatable = await world.start_step(repeatable=True)
+    world.clock.advance(LEASE_MS)
+    await world.lose(repeatable.item_id)
     await world.start_run()
     await world.submit(key="k")
     # Invocations: one that has met nothing, one that has started its run, one under way.

@@ -129,7 +129,10 @@ class RetryPolicy(_Part, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """The next unresolved step that a pass met."""
+    """The next unresolved step that a pass met. What begins with `undo` is its compensator's.
+
+    `repeatable` says that running the callback again under the same operation id is safe.
+    """
 
     id: str
     name: str = ""
@@ -140,6 +143,8 @@ class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
     location: str = ""
     undo_retry: RetryPolicy | None = None
     undo_timeout_ms: int | None = None
+    repeatable: bool = False
+    undo_repeatable: bool = False
 
 
 class StepMemo(_Part, frozen=True, kw_only=True, omit_defaults=True):

@@ -160,11 +160,13 @@ _INTENTIONS_STOPPED = {
 
 def _about(step: dict[str, Any], direction: str, generation: int, intention: str) -> str:
     """Return which attempt this is about and what the decision will do."""
-    what = "the undo of step" if direction == "compensation" else "step"
+    is_undo = direction == "compensation"
+    what = "the undo of step" if is_undo else "step"
+    promise = ", declared idempotent" if step["undo_repeatable" if is_undo else "repeatable"] else ""
     for attempt in step["attempts"]:
         if (attempt["direction"], attempt["generation"]) == (direction, generation):
             return (
-                f"{what} {step['step']}, attempt {attempt['ordinal']} (operation {attempt['operation']}), "
+                f"{what} {step['step']}, attempt {attempt['ordinal']} (operation {attempt['operation']}){promise}, "
                 f"is {attempt['state']}: begun {instant(attempt['authorized_at_ms'])} on instance {attempt['instance'] or '-'}, "
                 f"lost {instant(attempt['lost_at_ms'])}; {intention}"
             )

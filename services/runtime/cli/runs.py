@@ -93,11 +93,12 @@ def show(run: str, is_json: bool, **where: str) -> None:
     if found["output_bytes"] is not None:
         click.echo(f"output    {bytes(raw['output']).decode()}")
     print_table(
-        ("step", "state", "attempts", "declared", "settled", "last failure"),
+        ("step", "state", "class", "attempts", "declared", "settled", "last failure"),
         [
             (
                 step["step"],
                 styled_status(step["state"]),
+                "repeatable" if step["repeatable"] else "effectful",
                 str(len(step["attempts"])),
                 instant(step["declared_at_ms"]),
                 instant(step["settled_at_ms"]),

@@ -62,6 +62,11 @@ async def gated(ctx: Context, request: Request) -> str:
     return await ctx.step.run("wait", wait_for_gate, request)
 
 
+@app.function(on="field.repeatable")
+async def repeatable(ctx: Context, request: Request) -> str:
+    return await ctx.step.run("wait", wait_for_gate, request, idempotent=True)
+
+
 @app.function(on="field.blocking")
 async def blocking(ctx: Context, request: Request) -> str:
     return await ctx.step.run("block", block, request)

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from sample_records import ATTEMPT, ITEM, ITEM_ID, MINE, NOW_MS, OTHER, OTHER_ID, RUN, RUN_ID, STEP
 
-from keyspace.lifecycle import AttemptState, ItemState, Phase
-from keyspace.limits import RETRY_DELAY_MS_MAX
-from keyspace.records.run import FailureRecord, UnwindRecord
+from keyspace.lifecycle import AttemptState, ItemState, Phase, StopReason
+from keyspace.limits import REPEATABLE_LOSSES_MAX, RETRY_DELAY_MS_MAX
+from keyspace.records.run import FailureRecord, StopRecord, UnwindRecord
 from keyspace.records.work import InstanceRecord, WorkKind
 from keyspace.transitions import authorize_start, lose_lease, target_not_found
 from keyspace.transitions.accept_failure import retry_delay_ms
@@ -19,6 +19,7 @@ from keyspace.transitions.accept_result import Settling, decide_result
 from keyspace.transitions.accept_success import unrecordable
 from keyspace.transitions.begin_unwind import recovery_outcome
 from keyspace.transitions.lose_lease import Loss
+from keyspace.transitions.lost_attempt import may_redeliver
 from keyspace.transitions.pass_receipt import Pass, decide_pass
 from keyspace.transitions.renew_leases import renewed_until_ms
 from keyspace.transitions.target_not_found import Missing
@@ -50,19 +51,24 @@ def test_results() -> None:
         digest=("same", "other", None),
         item_id=(ITEM_ID, OTHER_ID),
         generation=(2, 3),
-        item=(ITEM, None),
+        item=(ITEM, put(ITEM, token=OTHER), None),
+        losses=(0, 1),
     ):
         attempt = put(
             ATTEMPT, state=case["state"], token=case["token"], result_digest=case["digest"], item_id=case["item_id"]
         )
+        attempt = put(attempt, loss_count=case["losses"])
         loaded = Loaded(put(RUN, phase=case["phase"]), put(STEP, generation=case["generation"]), attempt, case["item"])
         outcome = decide_result(loaded, CALLBACK, "same")
         assert _kind(outcome) == _result_rule(case), case
         if isinstance(outcome, Settling):
             accepted += 1
-            assert (outcome.item is not None) == (case["state"] is AttemptState.AUTHORIZED and case["item"] is not None)
-    assert accepted == 2 * 2 * 3 * 2, (
-        "running or stopping, authorized or unknown, any digest so far, with or without the item"
+            assert (outcome.item is not None) == (
+                case["state"] is not AttemptState.UNKNOWN and case["item"] is not None
+            )
+            assert outcome.attempt.state in (AttemptState.AUTHORIZED, AttemptState.UNKNOWN)
+    assert accepted == 2 * 3 * (2 * 3 * 2 + 1), (
+        "running or stopping, any digest so far; authorized or unknown, whatever its item and losses; or lost once and not leased since"
     )
 
 
@@ -71,7 +77,8 @@ def _result_rule(case: dict[str, Any]) -> str:
         return "lease_lost"
     if case["state"] in (AttemptState.SUCCEEDED, AttemptState.FAILED):
         return "replayed" if case["digest"] == "same" else "attempt_settled"
-    if case["state"] not in (AttemptState.AUTHORIZED, AttemptState.UNKNOWN):
+    is_redelivered = case["state"] is AttemptState.QUEUED and case["losses"] and case["item"] is ITEM
+    if case["state"] not in (AttemptState.AUTHORIZED, AttemptState.UNKNOWN) and not is_redelivered:
         return "attempt_not_authorized"
     if case["generation"] != 2:
         return "generation_superseded"
@@ -162,12 +169,14 @@ def test_losses() -> None:
     """RFD 2, "Lease expiry before start authorization makes an item eligible again", and what follows it."""
     for case in every(
         state=LIVE_ITEM_STATES,
+        kind=(WorkKind.DISCOVERY, WorkKind.CALLBACK, WorkKind.COMPENSATION),
         repeatable=(True, False),
         expires=(NOW_MS - 1, NOW_MS, NOW_MS + 1),
         named=(None, MINE, OTHER),
         is_session_lost=(True, False),
     ):
         item = put(ITEM, state=case["state"], repeatable=case["repeatable"], expires_at_ms=case["expires"])
+        item = put(item, kind=case["kind"])
         outcome = lose_lease.decide(item, case["named"], NOW_MS, is_session_lost=case["is_session_lost"])
         assert outcome is _loss_rule(case), case
     assert lose_lease.decide(None, None, NOW_MS, is_session_lost=True) is Loss.NOT_LOST
@@ -177,11 +186,31 @@ def _loss_rule(case: dict[str, Any]) -> Loss:
     is_expired = case["expires"] <= NOW_MS
     if case["state"] is ItemState.READY or case["named"] == OTHER:
         return Loss.NOT_LOST
-    if case["state"] is ItemState.AUTHORIZED and not case["repeatable"]:
-        return Loss.UNKNOWN if is_expired else Loss.NOT_LOST
-    if not (is_expired or case["is_session_lost"]):
+    goes_with_its_session = case["state"] is ItemState.LEASED or case["kind"] is WorkKind.DISCOVERY
+    if not is_expired and not (case["is_session_lost"] and goes_with_its_session):
         return Loss.NOT_LOST
-    return Loss.RETURNED if case["state"] is ItemState.LEASED else Loss.REDELIVERED
+    if case["state"] is ItemState.LEASED:
+        return Loss.RETURNED
+    return Loss.REDELIVERED if case["repeatable"] else Loss.UNKNOWN
+
+
+def test_redeliveries() -> None:
+    """FILLED-IN 2: repeatable, not forward under a stop, not at the third loss in a row; an undo is never forbidden by a stop."""
+    stop = StopRecord(reason=StopReason.CANCELLED, at_ms=1, by="k")
+    allowed = []
+    for case in every(
+        kind=(WorkKind.CALLBACK, WorkKind.COMPENSATION),
+        repeatable=(True, False),
+        stop=(None, stop),
+        losses=range(REPEATABLE_LOSSES_MAX + 1),
+    ):
+        item = put(ITEM, kind=case["kind"], repeatable=case["repeatable"])
+        if may_redeliver(put(RUN, stop=case["stop"]), item, put(ATTEMPT, loss_count=case["losses"])):
+            allowed.append((case["kind"], case["repeatable"], case["stop"] is None, case["losses"]))
+    forward, undo = (WorkKind.CALLBACK, True, True), (WorkKind.COMPENSATION, True)
+    assert set(allowed) == {(*forward, 0), (*forward, 1)} | {
+        (*undo, any_stop, n) for any_stop in (True, False) for n in (0, 1)
+    }
 
 
 # -- passes
@@ -235,18 +264,18 @@ def test_missing_targets() -> None:
         owned=(ITEM_ID, OTHER_ID, None),
         item=(*LIVE_ITEM_STATES, None),
         token=(MINE, OTHER),
+        losses=(0, 1),
     ):
         item = case["item"] and put(ITEM, state=case["item"], token=case["token"])
-        loaded = Loaded(
-            put(RUN, phase=case["phase"], item_id=case["owned"]), STEP, put(ATTEMPT, state=case["attempt"]), item
-        )
+        attempt = put(ATTEMPT, state=case["attempt"], loss_count=case["losses"])
+        loaded = Loaded(put(RUN, phase=case["phase"], item_id=case["owned"]), STEP, attempt, item)
         outcome = target_not_found.decide(loaded, CALLBACK._replace(kind=case["kind"]))
         assert _kind(outcome) == _missing_rule(case), case
         assert not isinstance(outcome, Missing) or outcome.item is item
 
 
 def _missing_rule(case: dict[str, Any]) -> str:
-    if case["attempt"] is AttemptState.FENCED:
+    if case["attempt"] is AttemptState.FENCED or (case["attempt"] is AttemptState.UNKNOWN and case["losses"]):
         return "replayed"
     if case["item"] is None or case["token"] != MINE or case["owned"] != ITEM_ID:
         return "lease_lost"

@@ -354,6 +354,9 @@ async def test_a_function_that_swallows_every_cancellation_is_left_behind_by_nam
         ({"timeout": "PT1S"}, "timeout"),
         ({"retry": 3}, "retry"),
         ({"fn": None}, "fn"),
+        ({"idempotent": "yes"}, "idempotent"),
+        ({"compensate": never, "compensate_idempotent": never}, "compensate_idempotent"),
+        ({"compensate_idempotent": True}, "compensate"),
     ],
 )
 async def test_a_nonsensical_declaration_is_refused_at_its_call(arguments: dict[str, Any], field: str) -> None:
@@ -368,6 +371,24 @@ async def test_a_nonsensical_declaration_is_refused_at_its_call(arguments: dict[
         return "accepted"
 
     assert await Watched(flow).completed() == field
+
+
+async def test_the_class_travels_with_the_declaration() -> None:
+    """FILLED-IN 2, "steps declared idempotent": effectful unless said otherwise, the compensator for itself."""
+
+    async def flow(ctx: Context) -> str:
+        await ctx.step.run("plain", never, compensate=never)
+        await ctx.step.run("read", never, compensate=never, idempotent=True)
+        return await ctx.step.run("write", never, compensate=never, compensate_idempotent=True)
+
+    told = []
+    for settled in ((), ("plain",), ("plain", "read")):
+        watched = Watched(flow, *(done(step, b"1") for step in settled))
+        turn = await watched.turn()
+        assert isinstance(turn, Met)
+        told.append((turn.call.declaration.repeatable, turn.call.declaration.undo_repeatable))
+        await watched.close()
+    assert told == [(False, False), (True, False), (False, True)]
 
 
 async def test_a_recorded_value_of_another_type_names_step_and_path() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ryusen import App, Context, Retry, StepFailed
+from ryusen import App, Context, Retry, StepFailed, current_attempt
 
 from services.testing import KeyspaceProblems, WorkflowTest, WorkflowTestError
 
@@ -67,6 +67,62 @@ def test_a_worker_may_be_lost_before_the_effect(workflow: WorkflowTest, shop: Sh
     run = workflow.run("fulfil", 1)
     assert run.steps["charge"].state == "unknown"
     assert shop.effects == ["reserve"]
+
+
+def test_a_step_declared_idempotent_is_run_again(workflow: WorkflowTest) -> None:
+    """FILLED-IN 2: the same attempt goes to the next worker, under the operation id that the lost one was given; nobody decides."""
+    told: list[tuple[str, int]] = []
+
+    def charge() -> str:
+        attempt = current_attempt()
+        told.append((attempt.operation_id, attempt.attempt))
+        return "charged"
+
+    app = App("shop")
+
+    @app.function(on="placed")
+    async def fulfil(ctx: Context, order: int) -> str:
+        return await ctx.step.run("charge", charge, idempotent=True)
+
+    workflow.app(app)
+    workflow.lose_worker_during("charge")
+    run = workflow.run("fulfil", 1)
+    assert (run.steps["charge"].state, "waits for a compatible worker" in run.waiting) == ("pending", True)
+    assert "attempt 1 of step 'charge' was lost with its worker; it may be repeated, in 0 ms" in run.story
+    workflow.restart_worker()
+    [run] = workflow.settle()
+    assert (run.status, run.output) == ("completed", "charged")
+    assert len(told) == 2
+    assert len(set(told)) == 1
+    assert [attempt.state for attempt in run.steps["charge"].attempts] == ["succeeded"]
+
+
+def test_an_idempotent_step_that_kills_its_worker_is_unknown_in_the_end(workflow: WorkflowTest) -> None:
+    """FILLED-IN 2, "lost three times in a row": a callback that takes every worker down with it does not go on for ever."""
+    shop = Shop(idempotent=True)
+    workflow.app(shop.app)
+    for _ in range(3):
+        workflow.lose_worker_during("charge")
+    workflow.run("fulfil", 1)
+    for _ in range(2):
+        workflow.restart_worker()
+        workflow.settle()
+    [run] = workflow.runs()
+    assert (run.steps["charge"].state, shop.effects.count("charge")) == ("unknown", 3)
+    assert run.kinds.count("attempt-redelivered") == 2
+
+
+def test_the_late_result_of_an_idempotent_step_does_no_harm(workflow: WorkflowTest) -> None:
+    """Case 016, "benign everywhere": the worker that comes back is given the step again; the first result is a diagnostic then."""
+    shop = Shop(idempotent=True)
+    workflow.app(shop.app)
+    workflow.cut_off_worker_during("charge")
+    run = workflow.run("fulfil", 1)
+    assert run.steps["charge"].state == "pending"
+    workflow.reconnect_worker()
+    [run] = workflow.settle()
+    assert (run.status, run.kinds.count("step-completed")) == ("completed", 3)
+    assert shop.effects == ["reserve", "charge", "charge", "ship"]
 
 
 def test_a_late_result_settles_what_was_unknown(workflow: WorkflowTest, shop: Shop) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ryusen import App, Context, NonRetryable, Retry, StepFailed, current_attempt
+from ryusen import App, Context, NonRetryable, Retry, RetryAfter, StepFailed, current_attempt
 
 from services.testing import WorkflowTest
 
@@ -132,6 +132,36 @@ def test_a_lost_compensator_halts_the_unwind_as_unknown(workflow: WorkflowTest) 
     assert undone.count("b") <= 1
 
 
+def test_a_lost_compensator_that_is_idempotent_runs_again(workflow: WorkflowTest) -> None:
+    """FILLED-IN 2, "steps declared idempotent", of a compensator: it is given the same operation id, its own, both times."""
+    undone: list[str] = []
+
+    def refund(charge: str) -> None:
+        undone.append(f"{charge} {current_attempt().operation_id}")
+
+    def out_of_stock() -> None:
+        if current_attempt().attempt == 1:
+            raise RetryAfter("1h", "closed")
+        raise NonRetryable("out of stock")
+
+    async def body(ctx: Context) -> None:
+        await ctx.step.run("charge", lambda: "ch-1", compensate=refund, compensate_idempotent=True)
+        await ctx.step.run("ship", out_of_stock)
+
+    workflow.app(shop(body))
+    workflow.submit("placed")
+    workflow.lose_worker_during("charge")
+    [run] = workflow.settle()
+    assert (run.status, run.recovery, len(undone)) == ("compensating", None, 1)
+    assert "of the compensator of step 'charge' was lost with its worker; it may be repeated" in run.story
+    workflow.restart_worker()
+    [run] = workflow.settle()
+    assert run.recovery == "compensated"
+    first, second = undone
+    assert first == second
+    assert first.removeprefix("ch-1 ") != run.steps["charge"].attempts[0].operation_id
+
+
 def test_the_code_that_is_deployed_then_undoes(workflow: WorkflowTest) -> None:
     """RFD 1, "the SDK asks current code for that step's compensator": one that was added later runs."""
     undone: list[str] = []
@@ -168,7 +198,13 @@ def test_a_success_undoes_nothing(workflow: WorkflowTest) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"compensate": 5}, {"compensate": print, "compensate_retry": 3}, {"compensate_timeout": "1s"}],
+    [
+        {"compensate": 5},
+        {"compensate": print, "compensate_retry": 3},
+        {"compensate_timeout": "1s"},
+        {"compensate_idempotent": True},
+        {"compensate": print, "compensate_idempotent": print},
+    ],
 )
 def test_nonsense_is_refused_at_the_call(workflow: WorkflowTest, options: dict[str, Any]) -> None:
     """Case 044's kind: refused where it is written, not when it is needed."""
