@@ -14,9 +14,11 @@ from ryusen.clients.calls import (
     Calls,
     EventReceipt,
     HistoryPage,
+    InvocationReceipt,
     Page,
     read_generation,
     read_history,
+    read_invocation,
     read_page,
     read_receipt,
 )
@@ -92,6 +94,19 @@ class AsyncClient:
         """Submit an event (see `Client.submit`)."""
         call = self._calls.submit(name, payload, idempotency_key, correlation, timestamp_ms)
         return read_receipt(await self._ask(call))
+
+    async def invoke(
+        self,
+        application: str,
+        function: str,
+        payload: object = None,
+        *,
+        idempotency_key: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> InvocationReceipt:
+        """Start one function with an input (see `Client.invoke`)."""
+        call = self._calls.invoke(application, function, payload, idempotency_key, timestamp_ms)
+        return read_invocation(await self._ask(call))
 
     async def event(self, event: str) -> dict[str, Any]:
         """Return one event."""

@@ -14,9 +14,11 @@ from ryusen.clients.calls import (
     Calls,
     EventReceipt,
     HistoryPage,
+    InvocationReceipt,
     Page,
     read_generation,
     read_history,
+    read_invocation,
     read_page,
     read_receipt,
 )
@@ -34,13 +36,22 @@ from ryusen.clients.transport import (
 )
 from ryusen.protocol.manifest import Manifest
 
-__all__ = ["AuthorizeRetry", "Client", "DeclareFailure", "EventReceipt", "HistoryPage", "Page", "SupplySuccess"]
+__all__ = [
+    "AuthorizeRetry",
+    "Client",
+    "DeclareFailure",
+    "EventReceipt",
+    "HistoryPage",
+    "InvocationReceipt",
+    "Page",
+    "SupplySuccess",
+]
 
 
 class Client:
     """A client of one workspace; use it as a context manager, or call `close`.
 
-    Reads, cancellations, and submissions and resolutions with an idempotency key are tried again a few times when the service
+    Reads, cancellations, and submissions, invocations and resolutions with an idempotency key are tried again a few times when the service
     does not answer; nothing else is. Answers that are not receipts, pages or numbers are plain dicts with the members that the API documents.
 
     Args:
@@ -107,6 +118,37 @@ class Client:
             Unreachable: no answer; without a key it may have been accepted.
         """
         return read_receipt(self._ask(self._calls.submit(name, payload, idempotency_key, correlation, timestamp_ms)))
+
+    def invoke(
+        self,
+        application: str,
+        function: str,
+        payload: object = None,
+        *,
+        idempotency_key: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> InvocationReceipt:
+        """Start one function with an input, without an event that other functions hear; when this returns, it is durable.
+
+        The receipt's `run` is known at once; `run(...)` and `follow(...)` know it as soon as the function was looked up, and
+        answer `not_found` until then.
+
+        Args:
+            application: the application's name.
+            function: the function's name; it needs no trigger.
+            payload: its input: a portable value, a dataclass or a model.
+            idempotency_key: makes repeating the invocation harmless; 1 to 256 printable ASCII characters, apart from those of
+                `submit`.
+            timestamp_ms: your own instant, Unix epoch milliseconds.
+
+        Raises:
+            InvalidValue: the input has no portable encoding.
+            ApiError: the service refused it; `idempotency_conflict` when the key was used for something else.
+            Unreachable: no answer; without a key it may have been accepted.
+        """
+        return read_invocation(
+            self._ask(self._calls.invoke(application, function, payload, idempotency_key, timestamp_ms))
+        )
 
     def event(self, event: str) -> dict[str, Any]:
         """Return one event."""

@@ -14,6 +14,8 @@ from keyspace.tx import Tx
 from services.gateway.bodies import check_duplicates, check_portable, decode_body
 from services.gateway.cursors import ListQuery
 from services.gateway.endpoints import Answer, Call, missing
+from services.gateway.invocation_types import Target
+from services.gateway.invocations import explain_invocation
 from services.gateway.pages import PageRequest, read_rows
 from services.gateway.types import Event, EventSummary, Expansion, ExpansionSummary, Match, Page, Submission, Submitted
 
@@ -85,6 +87,7 @@ async def get_event(call: Call) -> Answer:
             routing_generation=event.routing_generation,
             payload_bytes=event.payload_bytes,
             payload=msgspec.Raw(payload),
+            target=_target(event),
             expansion=_expansion(event, expansion),
             matches=await _matches(tx, call.workspace, event_id, request),
         )
@@ -158,6 +161,7 @@ def _summary(event: EventRecord, expansion: ExpansionRecord | None) -> EventSumm
         accepted_at_ms=event.accepted_at_ms,
         routing_generation=event.routing_generation,
         payload_bytes=event.payload_bytes,
+        target=_target(event),
         expansion=_expansion(event, expansion),
     )
 
@@ -170,8 +174,22 @@ def _expansion(event: EventRecord, record: ExpansionRecord | None) -> Expansion:
         matched_count=record.matched_count,
         evaluated_count=record.evaluated_count,
         completed_at_ms=record.completed_at_ms,
-        explanation=_explain(event.routing_generation, record.state, record.matched_count),
+        explanation=_explain_event(event, record),
     )
+
+
+def _target(event: EventRecord) -> Target | None:
+    if not event.is_addressed:
+        return None
+    return Target(application=event.target_application, function=event.target_function)
+
+
+def _explain_event(event: EventRecord, record: ExpansionRecord) -> str:
+    if event.is_addressed:
+        return explain_invocation(
+            event.target_application, event.target_function, event.routing_generation, record.state, record.missing
+        )
+    return _explain(event.routing_generation, record.state, record.matched_count)
 
 
 def _explain(routing_generation: int, state: ExpansionState, matched_count: int) -> str:

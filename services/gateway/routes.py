@@ -10,9 +10,10 @@ from keyspace.limits import (
     LIST_PAGE_ITEMS_DEFAULT,
     LIST_PAGE_ITEMS_MAX,
 )
-from services.gateway import attempts, events, histories, manifests, releases, runs, steps, workspaces
+from services.gateway import attempts, events, histories, invocations, manifests, releases, runs, steps, workspaces
 from services.gateway.auth import Action
 from services.gateway.endpoints import Endpoint, Parameter
+from services.gateway.invocation_types import InvocationRequest
 from services.gateway.operator_types import Cancellation, Resolution, ResolutionRequest, UnresolvedAttempt
 from services.gateway.releases import ReleaseSummary
 from services.gateway.types import (
@@ -21,6 +22,7 @@ from services.gateway.types import (
     Event,
     EventSummary,
     HistoryPage,
+    Invoked,
     Key,
     KeyRequest,
     ManifestSummary,
@@ -43,6 +45,7 @@ __all__ = ["ENDPOINTS"]
 _WORKSPACES = "/v1/workspaces"
 _WORKSPACE = _WORKSPACES + "/{workspace}"
 _RUN = _WORKSPACE + "/runs/{run}"
+_FUNCTION = _WORKSPACE + "/applications/{application}/functions/{function}"
 _MANIFESTS = _WORKSPACE + "/applications/{application}/manifests"
 
 
@@ -63,7 +66,7 @@ _AFTER = _integer("after", "The ordinal of the last entry already seen; 0 begins
 _IDEMPOTENCY_KEY = Parameter(
     "Idempotency-Key",
     f"Makes repeating the submission harmless: 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes of text, not blank. Equal submissions "
-    "with one key are one event; a different one is refused. The payload counts as bytes: reordered members are different.",
+    "with one key are one event; a different one is refused. Each operation has keys of its own. The payload counts as bytes: reordered members are different.",
     {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_BYTES_MAX},
     "header",
 )
@@ -116,6 +119,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         problems=(
             *_BODY, "invalid_idempotency_key", "invalid_name", "reserved_name", "invalid_text", "invalid_correlation",
             "invalid_timestamp", "invalid_value", "payload_too_large", "idempotency_conflict", "event_deleted",
+        ),
+    ),
+    Endpoint(
+        name="invoke_function", method="POST", path=_FUNCTION + "/invoke", action=Action.SUBMIT,
+        handler=invocations.invoke, body=InvocationRequest, answer=Invoked, status=202, parameters=(_IDEMPOTENCY_KEY,),
+        summary="Start one function with an input; once answered it is durable. What is not in the routing is told by the event.",
+        problems=(
+            *_BODY, "invalid_idempotency_key", "invalid_timestamp", "invalid_value", "payload_too_large",
+            "idempotency_conflict", "event_deleted",
         ),
     ),
     Endpoint(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from keyspace.records.tenancy import Role
+from services.gateway.invocation_types import Target
 from services.gateway.operator_types import Stop
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Failure",
     "HistoryEntry",
     "HistoryPage",
+    "Invoked",
     "Key",
     "KeyRequest",
     "ManifestFunction",
@@ -165,8 +167,18 @@ class Submitted(_Answer, frozen=True, kw_only=True):
     claim_expires_at_ms: int | None = None
 
 
+class Invoked(Submitted, frozen=True, kw_only=True):
+    """The acknowledgement of a direct invocation: it is durable.
+
+    `run` is the id that the run has once the expansion has found the function, known at once and by nobody else's run ever
+    borne; null when it was not found.
+    """
+
+    run: str | None
+
+
 class EventSummary(_Answer, frozen=True, kw_only=True):
-    """An event in a list."""
+    """An event in a list; `target` says that it is a direct invocation, and of what."""
 
     event: str
     name: str
@@ -175,6 +187,7 @@ class EventSummary(_Answer, frozen=True, kw_only=True):
     accepted_at_ms: int
     routing_generation: int
     payload_bytes: int
+    target: Target | None = None
     expansion: Expansion
 
 
@@ -201,6 +214,7 @@ class Event(_Answer, frozen=True, kw_only=True):
     routing_generation: int
     payload_bytes: int
     payload: msgspec.Raw
+    target: Target | None = None
     expansion: Expansion
     matches: Page[Match]
 

@@ -15,8 +15,6 @@ import anyio
 from anyio.lowlevel import checkpoint
 from prometheus_client import CollectorRegistry
 from ryusen.app import App
-from ryusen.protocol.limits import NAME_CHARS_MAX
-from ryusen.protocol.names import binding_id
 
 from keyspace.clock import Clock, VirtualClock
 from keyspace.keyspace import Keyspace
@@ -39,7 +37,7 @@ from services.testing.incidents import Incidents
 from services.testing.loop import EngineLoop
 from services.testing.worker import LocalWorker, WorkerPlace
 
-__all__ = ["WORKSPACE", "Engine", "start_event"]
+__all__ = ["WORKSPACE", "Engine"]
 
 WORKSPACE = "test"
 AUTHOR = "workflow-test"
@@ -78,12 +76,6 @@ class _PatientOptions(DispatcherOptions):
     @property
     def silence_ms(self) -> int:
         return SILENCE_MS
-
-
-def start_event(app: App, function: str) -> str:
-    """Return the name of the event that starts a function in a test; one of its own when the application gives it none."""
-    events = app.functions[function].events
-    return events[0] if events else f"test.run.{function}"[:NAME_CHARS_MAX]
 
 
 class Engine:
@@ -172,9 +164,6 @@ class Engine:
         functions = []
         for function in sent.functions:
             triggers = [TriggerSpec(trigger.event, trigger.binding) for trigger in function.triggers]
-            event = start_event(app, function.name)
-            if not triggers:
-                triggers = [TriggerSpec(event, binding_id(function.name, event))]
             functions.append(FunctionSpec(function.name, tuple(triggers), function.contract))
         spec = ManifestSpec(app.name, tuple(functions))
         await self.keyspace.transact("create_workspace", lambda tx: create_workspace(tx, WORKSPACE))

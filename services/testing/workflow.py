@@ -7,7 +7,7 @@ tests may be plain or async functions.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
@@ -18,9 +18,10 @@ from ryusen.typed import UNTYPED, encode_typed, is_model
 from keyspace.fsck import check_keyspace
 from keyspace.layout import MATCH, RUN_LIST
 from keyspace.limits import BINDINGS_MAX
-from keyspace.transitions.accept_event import Submission, accept_event, check_submission
+from keyspace.transitions.accept_event import Acceptance, Submission, accept_event, check_submission
+from keyspace.transitions.invoke_function import Invocation, check_invocation, invoke_function
 from keyspace.tx import Tx
-from services.testing.engine import AUTHOR, WORKSPACE, Engine, start_event
+from services.testing.engine import AUTHOR, WORKSPACE, Engine
 from services.testing.errors import FunctionNotFound, KeyspaceProblems, WorkflowTestError
 from services.testing.incidents import Incident, IncidentKind
 from services.testing.loop import EngineLoop
@@ -126,26 +127,47 @@ class WorkflowTest:
             Refusal: something is out of bounds, or the key was used for another event.
             UserCodeHangs: a pass or a callback took longer than the deadline.
         """
-        data = encode_typed(payload, type(payload) if is_model(type(payload)) else UNTYPED)
-        submission = Submission(name, data, dict(correlation or {}), None, idempotency_key)
+        submission = Submission(name, _encoded(payload), dict(correlation or {}), None, idempotency_key)
         check_submission(submission)
         event_id = self._engine.keyspace.mint()
+        return self._accept(
+            "accept_event", lambda tx: accept_event(tx, WORKSPACE, submission, event_id=event_id, accepted_by=AUTHOR)
+        )
 
-        async def body() -> str:
-            acceptance = await self._engine.keyspace.transact(
-                "accept_event",
-                lambda tx: accept_event(tx, WORKSPACE, submission, event_id=event_id, accepted_by=AUTHOR),
-            )
-            self._events.setdefault(acceptance.event_id, len(self._events))
-            await self._engine.idle()
-            return acceptance.event_id
+    def invoke(
+        self,
+        function: str,
+        payload: object = None,
+        *,
+        app: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> str:
+        """Start one function directly, let happen what needs no time, and return the id of its event.
 
-        return self._loop.call(body())
+        Args:
+            function: the function's name; it needs no trigger.
+            payload: its input: a portable value, or a model.
+            app: the application's name, where there are several. What was never published is accepted too, and starts nothing.
+            idempotency_key: the same key with the same function and input returns the first event's id.
+
+        Raises:
+            InvalidValue: the input has no exact form.
+            Refusal: something is out of bounds, or the key was used for another invocation.
+            UserCodeHangs: a pass or a callback took longer than the deadline.
+        """
+        application = self._app(None).name if app is None else app
+        invocation = Invocation(application, function, _encoded(payload), None, idempotency_key)
+        check_invocation(invocation)
+        event_id = self._engine.keyspace.mint()
+        return self._accept(
+            "invoke_function",
+            lambda tx: invoke_function(tx, WORKSPACE, invocation, event_id=event_id, accepted_by=AUTHOR),
+        )
 
     def run(self, function: str, payload: object = None, *, app: str | None = None) -> RunView:
         """Submit the first event that starts a function, settle, and return the function's run.
 
-        Other functions that the event starts run too, as they would in production.
+        Other functions that the event starts run too, as they would in production. A function that no event starts is invoked.
 
         Args:
             function: the function's name.
@@ -156,7 +178,8 @@ class WorkflowTest:
             FunctionNotFound: no function, or several, have this name.
         """
         owner = self._owner(function, app)
-        event_id = self.submit(start_event(owner, function), payload)
+        events = owner.functions[function].events
+        event_id = self.submit(events[0], payload) if events else self.invoke(function, payload, app=owner.name)
         self.settle()
         for run in self._runs_of(event_id):
             if (run.application, run.function) == (owner.name, function):
@@ -283,6 +306,15 @@ class WorkflowTest:
 
     # -- inside
 
+    def _accept(self, name: str, transition: Callable[[Tx], Awaitable[Acceptance]]) -> str:
+        async def body() -> str:
+            acceptance = await self._engine.keyspace.transact(name, transition)
+            self._events.setdefault(acceptance.event_id, len(self._events))
+            await self._engine.idle()
+            return acceptance.event_id
+
+        return self._loop.call(body())
+
     def _problems(self) -> list[str]:
         report = self._loop.call(check_keyspace(self._engine.keyspace))
         return [f"fsck: {problem.check} {problem.key}: {problem.sentence}" for problem in report.problems]
@@ -318,3 +350,7 @@ class WorkflowTest:
             return [await read_run(tx, run_id, self._apps) for run_id in run_ids]
 
         return self._loop.call(self._engine.keyspace.transact("test_matches", read))
+
+
+def _encoded(payload: object) -> bytes:
+    return encode_typed(payload, type(payload) if is_model(type(payload)) else UNTYPED)

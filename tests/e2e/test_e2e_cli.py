@@ -69,6 +69,24 @@ async def test_an_event_is_submitted_followed_and_shown(world: World) -> None:
     assert (again["event"], again["replayed"]) == (submitted["event"], True)
 
 
+async def test_a_function_is_invoked_and_waited_for(world: World) -> None:
+    """RFD 2, "An operator or a tool may start one function directly": from the shell to a worker and back, one of two listeners."""
+    listed = await _json(world, "functions", "list", "field")
+    assert "left" in [one["name"] for one in listed]
+    done = await _ryusen(
+        world, "functions", "invoke", "field", "left", "--input", '{"id": "invoked"}', "--wait", "--json"
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    run = json.loads(done.stdout)
+    assert (run["status"], run["function"], run["binding"]) == ("completed", "left", "invoke")
+    assert b"run-completed" in done.stderr
+    assert await world.runs_of(run["event"]) == [run["run"]], "the other function of field.two heard nothing"
+    gone = await _ryusen(world, "functions", "invoke", "field", "gone", "--wait")
+    assert (gone.returncode, gone.stdout) == (1, b"")
+    assert "declares no function gone" in gone.stderr.decode()
+    await world.check()
+
+
 async def test_refusals_are_one_line_and_an_exit_code(world: World) -> None:
     """Would catch a traceback for a mistake of the caller's."""
     for arguments, key, code, words in (

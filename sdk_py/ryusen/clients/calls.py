@@ -19,9 +19,11 @@ __all__ = [
     "Calls",
     "EventReceipt",
     "HistoryPage",
+    "InvocationReceipt",
     "Page",
     "read_generation",
     "read_history",
+    "read_invocation",
     "read_page",
     "read_receipt",
 ]
@@ -50,6 +52,17 @@ class EventReceipt(msgspec.Struct, frozen=True, kw_only=True):
     replayed: bool = False
     accepted_at_ms: int | None = None
     claim_expires_at_ms: int | None = None
+
+
+class InvocationReceipt(EventReceipt, frozen=True, kw_only=True):
+    """What the service answered to an invocation.
+
+    Attributes:
+        run: the id that the run has once the function was found; `expansion` says how far that is. None when the routing
+            has no such function: then `expansion` says in words what is missing, and no run will ever begin.
+    """
+
+    run: str | None = None
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +118,27 @@ class Calls:
             headers["Idempotency-Key"] = idempotency_key
         is_safe = idempotency_key is not None
         return Call("POST", path_of(*self._root, "events"), body=_encode(body), headers=headers, is_safe=is_safe)
+
+    def invoke(
+        self,
+        application: str,
+        function: str,
+        payload: object,
+        idempotency_key: str | None,
+        timestamp_ms: int | None,
+    ) -> Call:
+        """Return the call that starts one function; its input is encoded once and travels as these bytes."""
+        _require(name_fault(application), "application name")
+        _require(name_fault(function), "function name")
+        body: dict[str, Any] = {"input": msgspec.Raw(encode_typed(payload, _annotation_of(payload)))}
+        if timestamp_ms is not None:
+            body["timestamp_ms"] = timestamp_ms
+        headers: dict[str, str] = {}
+        if idempotency_key is not None:
+            _require(_key_fault(idempotency_key), "idempotency key")
+            headers["Idempotency-Key"] = idempotency_key
+        path = path_of(*self._root, "applications", application, "functions", function, "invoke")
+        return Call("POST", path, body=_encode(body), headers=headers, is_safe=idempotency_key is not None)
 
     def event(self, event: str) -> Call:
         """Return the call that reads one event."""
@@ -195,6 +229,11 @@ class Calls:
 def read_receipt(body: Any) -> EventReceipt:
     """Return the receipt in an answer."""
     return _shaped(body, EventReceipt)
+
+
+def read_invocation(body: Any) -> InvocationReceipt:
+    """Return the receipt in the answer to an invocation."""
+    return _shaped(body, InvocationReceipt)
 
 
 def read_page(body: Any) -> Page:

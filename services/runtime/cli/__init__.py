@@ -12,6 +12,7 @@ from services.runtime.cli.attempts import attempts
 from services.runtime.cli.checks import fsck
 from services.runtime.cli.dev import dev
 from services.runtime.cli.events import events
+from services.runtime.cli.functions import functions
 from services.runtime.cli.manifests import manifests, routing
 from services.runtime.cli.processes import dispatcher, fanout, gateway, show_config, worker
 from services.runtime.cli.releases import releases
@@ -36,6 +37,7 @@ for _command in (
     worker,
     show_config,
     events,
+    functions,
     runs,
     attempts,
     manifests,

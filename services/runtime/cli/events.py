@@ -72,6 +72,8 @@ def show(event: str, is_json: bool, **where: str) -> None:
     payload = msgspec.json.decode(answer, type=dict[str, msgspec.Raw])["payload"]
     click.echo(f"event        {found['event']}")
     click.echo(f"name         {found['name']}")
+    if found["target"]:
+        click.echo(f"invokes      {found['target']['application']}/{found['target']['function']}")
     click.echo(f"accepted     {instant(found['accepted_at_ms'])} by {found['accepted_by']}")
     click.echo(f"routing      generation {found['routing_generation']}")
     click.echo(f"correlation  {pairs(found['correlation']) or '-'}")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import click
 import msgspec
-from ryusen.clients.streams import FAILURES_MAX, Following
 
-from services.runtime.cli.api import Api, Refused, api_options
+from services.runtime.cli.api import Api, api_options
+from services.runtime.cli.following import followed
 from services.runtime.cli.options import as_json, confirm, without_asking
 from services.runtime.cli.output import instant, pairs, print_json, print_table, styled_status, warn
 
@@ -19,7 +18,6 @@ __all__ = ["runs"]
 COUNT_DEFAULT = 50
 COUNT_MAX = 100_000
 HISTORY_PAGE_ITEMS = 500
-RECONNECT_S = 1.0
 
 
 @click.group()
@@ -120,7 +118,7 @@ def history(run: str, after: int, is_follow: bool, is_json: bool, **where: str) 
     """Show what happened to a run, entry by entry; with --json one document a line."""
     api = _api(where)
     begun_ms: int | None = None
-    for entry in _followed(api, run, after) if is_follow else _pages(api, run, after):
+    for entry in followed(api, run, after) if is_follow else _pages(api, run, after):
         if is_json:
             print_json(entry)
             continue
@@ -177,25 +175,6 @@ def _pages(api: Api, run: str, after: int) -> Iterator[dict[str, Any]]:
         page = api.read(api.path("runs", run, "history"), after=following, limit=HISTORY_PAGE_ITEMS)
         yield from page["items"]
         following = page["next_after"]
-
-
-def _followed(api: Api, run: str, after: int) -> Iterator[dict[str, Any]]:
-    """Yield entries as they are written, over lost connections; give up when several in a row bring nothing."""
-    following = Following(after)
-    path = api.path("runs", run, "history", "stream")
-    while True:
-        try:
-            for line in api.lines(path, after=following.after):
-                entry = following.line(line)
-                if entry is not None:
-                    yield entry
-                if following.is_over:
-                    return
-        except Refused as refused:
-            if not refused.is_passing or following.failures >= FAILURES_MAX:
-                raise
-        following.ended()
-        time.sleep(RECONNECT_S)
 
 
 def _api(where: dict[str, str]) -> Api:

@@ -129,6 +129,36 @@ async def test_submitting_sends_exact_bytes_and_reads_the_receipt() -> None:
     )
 
 
+async def test_invoking_sends_exact_bytes_to_the_functions_own_route() -> None:
+    """RFD 2, "its input is the payload bytes": encoded once, as a submitted payload is; the run's id is on the receipt."""
+    service = Service(
+        ok({**RECEIPT, "run": "r1"}, 202), ok({**RECEIPT, "run": None}, 202), ok({**RECEIPT, "run": "r1"})
+    )
+    receipt = plain(service).invoke(
+        "shop/1", "ful fil", Order("a", Decimal("1.10")), idempotency_key="k", timestamp_ms=5
+    )
+    assert (receipt.event, receipt.run, receipt.routing_generation) == ("e1", "r1", 4)
+    assert (await twin(service).invoke("shop", "gone")).run is None
+    first, second = service.requests
+    assert str(first.url.raw_path, "ascii") == "/v1/workspaces/acme/applications/shop%2F1/functions/ful%20fil/invoke"
+    assert (first.method, first.headers["Idempotency-Key"]) == ("POST", "k")
+    assert first.content == b'{"input":{"id":"a","total":"1.10"},"timestamp_ms":5}'
+    assert second.content == b'{"input":null}'
+    assert "Idempotency-Key" not in second.headers
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_an_invocation_is_repeated_only_under_a_key(key: str | None) -> None:
+    """Case 002: without a key a second one would be a second run."""
+    service = Service(problem(503, "overloaded"), ok({**RECEIPT, "run": "r1"}, 202))
+    if key is None:
+        with pytest.raises(ApiError, match="overloaded"):
+            plain(service).invoke("shop", "fulfil")
+    else:
+        assert plain(service).invoke("shop", "fulfil", idempotency_key=key).run == "r1"
+    assert len(service.requests) == (1 if key is None else 2)
+
+
 def test_a_dataclass_is_a_payload() -> None:
     service = Service(ok(RECEIPT))
     plain(service).submit("order.placed", Order("a", Decimal("1.10")))
@@ -154,6 +184,9 @@ def test_a_payload_that_cannot_travel_is_refused_before_anything_is_sent(payload
         lambda client: client.submit("x", idempotency_key="é"),
         lambda client: client.submit("x", idempotency_key="k" * 257),
         lambda client: client.submit("x", correlation={"a": object()}),
+        lambda client: client.invoke("", "f"),
+        lambda client: client.invoke("shop", "f" * 201),
+        lambda client: client.invoke("shop", "f", idempotency_key=""),
         lambda client: client.publish(App("empty")),
     ],
 )

@@ -78,12 +78,13 @@ async def test_every_answer_is_of_its_endpoints_type(world: GatewayWorld) -> Non
     await world.core.lose(work.item_id)
     elements = {
         "workspace": "acme", "event": run.event_id, "run": run.run_id, "step": "s1", "application": "shop",
-        "generation": "1", "key": world.key_ids["acme", "reader"],
+        "generation": "1", "key": world.key_ids["acme", "reader"], "function": "fulfil",
     }  # fmt: skip
     bodies: dict[str, Any] = {
         "create_workspace": {"name": "third"},
         "create_key": {"role": "reader"},
         "submit_event": {"name": "e", "payload": [1.5]},
+        "invoke_function": {"input": [1.5]},
         "publish_manifest": {"application": "shop", "functions": [{"name": "f", "triggers": []}]},
         "activate_routing": {"applications": {"shop": 1}},
         "resolve_attempt": {"success": {"value": [1.5]}},

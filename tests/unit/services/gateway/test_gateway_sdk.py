@@ -61,6 +61,23 @@ async def test_every_call_of_the_client(world: GatewayWorld, client: AsyncClient
     assert [entry["kind"] for entry in history.items] == ["run-created"]
 
 
+async def test_a_function_is_invoked_through_the_client(world: GatewayWorld, client: AsyncClient) -> None:
+    order = Order(2**53 + 1, datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), b"\x00\xff")
+    receipt = await client.invoke("shop", "fulfil", order, idempotency_key="k", timestamp_ms=5)
+    again = await client.invoke("shop", "fulfil", order, idempotency_key="k", timestamp_ms=5)
+    assert (again.event, again.run, again.replayed) == (receipt.event, receipt.run, True)
+    await world.core.expand()
+    assert receipt.run is not None
+    run = await client.run(receipt.run)
+    assert (run["binding"], run["event"]) == ("invoke", receipt.event)
+    assert run["input"] == {"number": 2**53 + 1, "at": order.at, "blob": b"\x00\xff"}
+    gone = await client.invoke("shop", "gone", idempotency_key="g")
+    await world.core.expand()
+    assert gone.run is not None
+    assert (await client.invoke("shop", "gone", idempotency_key="g")).run is None
+    assert (await client.event(gone.event))["target"] == {"application": "shop", "function": "gone"}
+
+
 async def test_a_history_is_followed_to_its_end(world: GatewayWorld, client: AsyncClient) -> None:
     run = await world.core.start_run()
     await world.core.run_step()

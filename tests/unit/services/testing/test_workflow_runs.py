@@ -206,6 +206,32 @@ def test_an_idempotency_key_makes_two_submissions_one_event(workflow: WorkflowTe
     assert len(workflow.settle()) == 1
 
 
+def test_an_invocation_starts_one_function_and_no_other(workflow: WorkflowTest) -> None:
+    """RFD 2, "An operator or a tool may start one function directly": the other listener hears nothing; a key makes two one."""
+    app = one_step(lambda: 1)
+
+    @app.function(on="placed")
+    async def audit(ctx: Context, order: Any) -> None: ...
+
+    workflow.app(app)
+    event = workflow.invoke("fulfil", {"id": 1}, idempotency_key="k")
+    assert workflow.invoke("fulfil", {"id": 1}, idempotency_key="k") == event
+    workflow.submit("nobody.listens", idempotency_key="k")
+    (run,) = workflow.settle()
+    assert (run.function, run.event, run.status, run.output) == ("fulfil", event, "completed", 1)
+    with pytest.raises(Refusal, match="idempotency_conflict"):
+        workflow.invoke("audit", {"id": 1}, idempotency_key="k")
+
+
+@pytest.mark.case(37)
+def test_an_invocation_of_what_is_not_there_starts_nothing(workflow: WorkflowTest) -> None:
+    """RFD 2, "the invocation is acknowledged and explained": accepted, and nothing is left to happen."""
+    workflow.app(one_step(lambda: 1))
+    workflow.invoke("fulfill", 1)
+    workflow.invoke("fulfil", 1, app="shopp")
+    assert workflow.settle() == []
+
+
 def test_what_cannot_travel_is_refused_where_it_enters(workflow: WorkflowTest) -> None:
     """A payload has to be portable, as it has for the client."""
     workflow.app(one_step(lambda: 1))
