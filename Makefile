@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
+JOBS ?= 2
 
 $(STAMP): pyproject.toml sdk_py/pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: set PYTHON to its path" >&2; exit 1; }
@@ -14,8 +15,9 @@ $(STAMP): pyproject.toml sdk_py/pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python -m topology.demo
 
+# Tests that start processes stay together in one of the jobs; see tests/README.md.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
 
 lint: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -12,6 +12,14 @@ from e2e_world import Site
 from topology.check import clear_store
 
 CLUSTER_FILE = os.environ.get("FDB_CLUSTER_FILE", "")
+CALM = frozenset({"test_e2e_cli", "test_e2e_demo", "test_gateway_dev", "test_gateway_process", "test_topology"})
+"""Modules that wait for what is to happen and measure no time; the other ones load, kill and measure."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep what loads and kills in one job, and what only starts processes in one, when several jobs share the tests."""
+    if item.get_closest_marker("xdist_group") is None:
+        item.add_marker(pytest.mark.xdist_group("calm" if item.path.stem in CALM else "stormy"))
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,8 @@ ROOT = Path(__file__).parent.parent.parent
 DEMO_S_MAX = 120.0
 CLONE_S_MAX = 900.0
 CLONE_VARIABLE = "RYUSEN_FRESH_CLONE"
+CLONE_TESTS = ("tests/unit/sdk/test_sdk_examples.py", "tests/unit/services/runtime", "tests/e2e/test_e2e_cli.py")
+"""What depends on the folder and its environment: files beside the code, commands that were installed, processes."""
 TINY = Pace(warm_s=0.0, seconds=20.0, count_max=4)
 
 
@@ -197,6 +199,7 @@ def test_samples_are_ranked_by_function_and_area(tmp_path: Path) -> None:
     assert "50.0%" in (tmp_path / "shown").read_text()
 
 
+@pytest.mark.xdist_group("clone")
 @pytest.mark.skipif(
     os.environ.get(CLONE_VARIABLE) != "1",
     reason=f"{CLONE_VARIABLE} is not 1: a fresh clone makes its own virtual environment, which takes minutes",
@@ -211,12 +214,5 @@ async def test_a_fresh_clone_shows_the_demo_and_passes_tests(tmp_path: Path) -> 
     assert "each effect happened once" in demo.stdout.decode()
     planned = await _run(["make", "-n", "test"], clone, 60)
     assert b"-m pytest" in planned.stdout
-    tests = [
-        "tests/unit/sdk",
-        "tests/unit/services",
-        "tests/conformance",
-        "tests/e2e/test_topology.py",
-        "tests/e2e/test_e2e_cli.py",
-    ]
-    tested = await _run([".venv/bin/python", "-m", "pytest", "-q", *tests], clone, CLONE_S_MAX)
+    tested = await _run([".venv/bin/python", "-m", "pytest", "-q", *CLONE_TESTS], clone, CLONE_S_MAX)
     assert tested.returncode == 0, tested.stdout.decode()[-4_000:]

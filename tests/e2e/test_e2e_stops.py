@@ -33,6 +33,8 @@ STEPS = ("first", "second", "third")
 CAPACITY = 10
 WINDOW = 16
 """Runs under way at most: load goes on while processes are away, and one worker has room for all, so that no run queues."""
+BUSY_MIN = 3
+"""Callbacks under way where something is to happen: one alone may have ended by then."""
 CALLERS = 8
 WORK_MS = (20, 100)
 SETTLE_S_MAX = 60.0
@@ -82,14 +84,15 @@ class Fleet:
         await eventually(is_due, f"{moment} effects have begun", seconds_max=SETTLE_S_MAX)
 
     async def busy_index(self, role: Role, drawn: int) -> int:
-        """Return which process of a role is hit: the drawn one, or the other one while only that has work under way."""
+        """Return which process of a role is hit: the drawn one, or the other one while only that has enough under way."""
         found: list[int] = []
 
         async def look() -> bool:
             marks = self.world.marks()
             ended = {(mark.run, mark.step) for mark in marks if mark.mark == "end"}
-            busy = {mark.pid for mark in marks if mark.mark == "begin" and (mark.run, mark.step) not in ended}
-            found[:] = [index for index in (drawn, 1 - drawn) if busy & self.pids_at(role, index)]
+            busy = Counter(mark.pid for mark in marks if mark.mark == "begin" and (mark.run, mark.step) not in ended)
+            counts = {index: sum(busy[pid] for pid in self.pids_at(role, index)) for index in (drawn, 1 - drawn)}
+            found[:] = [index for index, count in counts.items() if count >= BUSY_MIN]
             return bool(found)
 
         await eventually(look, f"a {role} has work under way")
