@@ -52,6 +52,7 @@ _SENTENCES: dict[str, Sentence] = {
         if data.get("kind", "callback") == "callback"
         else f"It meets step {data['step']}, which the service itself waits for."
     ),
+    "declaration-repeated": lambda data: f"It meets step {data['step']} again, which the service already waits for.",
     "attempt-authorized": lambda data: f"{_attempt(data)}: a worker is told to start, once.",
     "attempt-failed": lambda data: f"{_attempt(data)} failed ({_failure(data)}).",
     "attempt-unknown": lambda data: (
