@@ -202,11 +202,12 @@ WIDE_NAME = "\U0001f600" * 200
 
 @pytest.mark.parametrize("name", [WORST_NAME, WIDE_NAME, "n"])
 @pytest.mark.parametrize("prefix_bytes", [0, 1, 64])
-async def test_the_reserve_is_never_below_the_charge(name: str, prefix_bytes: int) -> None:
+@pytest.mark.parametrize("timeout_ms", [None, 2**40])
+async def test_the_reserve_is_never_below_the_charge(name: str, prefix_bytes: int, timeout_ms: int | None) -> None:
     """RFD 2, "reserved before the page reads the candidate": names at their longest and worst to escape, long prefixes."""
     world = World(prefix=b"\x15" * prefix_bytes)
     workspace = "w" * 63 if len(name) > 1 else "w"
-    source = RunSource("ab" * 16, name, 10, name[:-1] + "a", name[:-1] + "f", name[:-1] + "b", 2**31, 2**31)
+    source = RunSource("ab" * 16, name, 10, name[:-1] + "a", name[:-1] + "f", name[:-1] + "b", 2**31, 2**31, timeout_ms)
     await world.run("create_workspace", lambda tx: create_workspace(tx, workspace))
 
     async def body(tx: Tx) -> tuple[int, int, int]:

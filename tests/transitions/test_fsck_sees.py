@@ -22,7 +22,7 @@ UNSEEN_WHEN_REMOVED = {
 async def busy_world() -> World:
     """A keyspace with a run in every situation there is."""
     world = World()
-    await world.begin({"fulfil": ["order.placed"]})
+    await world.begin({"fulfil": ["order.placed"]}, timeout_ms=86_400_000)
     await world.hello()
     # Completed, with a value, a failed attempt and a stale result.
     await world.start_run()

@@ -82,12 +82,12 @@ KEYS_MAX = 200_000
 ROUNDS_MAX = 10_000
 
 
-def manifest(application: str, functions: dict[str, list[str]]) -> ManifestSpec:
+def manifest(application: str, functions: dict[str, list[str]], *, timeout_ms: int | None = None) -> ManifestSpec:
     """Return a manifest whose functions are started by the named events; a binding is called function@event."""
     return ManifestSpec(
         application,
         tuple(
-            FunctionSpec(name, tuple(TriggerSpec(event, f"{name}@{event}") for event in events))
+            FunctionSpec(name, tuple(TriggerSpec(event, f"{name}@{event}") for event in events), timeout_ms=timeout_ms)
             for name, events in functions.items()
         ),
     )
@@ -154,16 +154,28 @@ class World:
 
     # -- definitions
 
-    async def begin(self, functions: dict[str, list[str]] | None = None, *, workspace: str = "acme") -> None:
-        """Create a workspace whose application `shop` has `functions`, routed."""
+    async def begin(
+        self,
+        functions: dict[str, list[str]] | None = None,
+        *,
+        workspace: str = "acme",
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Create a workspace whose application `shop` has `functions`, routed; `timeout_ms` is how long a run may take."""
         await self.run("create_workspace", lambda tx: create_workspace(tx, workspace))
-        await self.publish(functions or {"fulfil": ["order.placed"]}, workspace=workspace)
+        await self.publish(functions or {"fulfil": ["order.placed"]}, workspace=workspace, timeout_ms=timeout_ms)
 
     async def publish(
-        self, functions: dict[str, list[str]], *, application: str = "shop", workspace: str = "acme", merge: bool = True
+        self,
+        functions: dict[str, list[str]],
+        *,
+        application: str = "shop",
+        workspace: str = "acme",
+        merge: bool = True,
+        timeout_ms: int | None = None,
     ) -> int:
         """Publish a manifest and route to it; return its generation."""
-        spec = manifest(application, functions)
+        spec = manifest(application, functions, timeout_ms=timeout_ms)
         record, _ = await self.run(
             "publish_manifest", lambda tx: publish_manifest(tx, workspace, spec, published_by="test")
         )

@@ -39,6 +39,16 @@ def test_each_situation_has_its_word(queued: ItemRecord | None, word: str, since
     assert waiting.sentence.endswith(".")
 
 
+def test_who_waits_for_a_worker_waits_until_the_deadline() -> None:
+    """RFD 1, "The effective absolute deadline and its source are observable": the wait cannot outlast it."""
+    run = msgspec.structs.replace(RUN, deadline_at_ms=NOW_MS + 7)
+    waiting = waiting_for(run, item(state=ItemState.READY, vesting_ms=1), NOW_MS)
+    assert waiting is not None and (waiting.word, waiting.until_ms) == ("worker", NOW_MS + 7)
+    undone = msgspec.structs.replace(run, phase=Phase.COMPENSATING)
+    waiting = waiting_for(undone, item(state=ItemState.READY, vesting_ms=1, kind=WorkKind.COMPENSATION), NOW_MS)
+    assert waiting is not None and waiting.until_ms is None, "compensation ignores the deadline"
+
+
 @pytest.mark.parametrize("kind", list(WorkKind))
 def test_the_sentence_names_the_work(kind: WorkKind) -> None:
     """A person reads what is waited for: the step by its id, a pass and a compensation by their kind."""
