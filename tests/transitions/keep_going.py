@@ -49,6 +49,7 @@ from keyspace.transitions.continue_run import (
 from keyspace.transitions.create_workspace import create_workspace
 from keyspace.transitions.expand_event import expand_event
 from keyspace.transitions.fail_run import fail_run
+from keyspace.transitions.fire_deadline import fire_deadline
 from keyspace.transitions.fire_timer import fire_timer
 from keyspace.transitions.hold import Hold
 from keyspace.transitions.invoke_function import Invocation, invoke_function
@@ -61,7 +62,7 @@ from keyspace.transitions.target_not_found import target_not_found
 from keyspace.transitions.work import Accepted, Replayed, Stale, Work
 from keyspace.tx import Tx
 
-__all__ = ["STORY", "Deployment", "Outside", "Story", "StoryEvent"]
+__all__ = ["STORY", "TIMED_STORY", "Deployment", "Outside", "Story", "StoryEvent"]
 
 T = TypeVar("T")
 
@@ -85,11 +86,15 @@ class StoryEvent:
 
 @dataclass(frozen=True)
 class Story:
-    """What there is and what happens. A function is the list of its steps; an upper-case step fails for good."""
+    """What there is and what happens. A function is the list of its steps; an upper-case step fails for good.
+
+    `timeout_ms` is how long every run may take; None is for ever.
+    """
 
     workspaces: tuple[str, ...]
     functions: dict[str, tuple[str, ...]]
     events: tuple[StoryEvent, ...]
+    timeout_ms: int | None = None
 
 
 STORY = Story(
@@ -115,6 +120,20 @@ STORY = Story(
         StoryEvent("acme", "bare", "a4" * 16, key="k1", is_invocation=True),
         StoryEvent("beta", "gone", "b3" * 16, is_invocation=True),
     ),
+)
+
+
+TIMED_STORY = Story(
+    ("acme",),
+    # The deadline never comes for `plain`, and for the others after a lost pass, in a silent step, and in a backoff.
+    {"plain": ("one",), "odd": ("one",), "silent": ("one", "late"), "backing": ("one", "FOR_GOOD")},
+    (
+        StoryEvent("acme", "plain", "a1" * 16),
+        StoryEvent("acme", "odd", "a2" * 16),
+        StoryEvent("acme", "backing", "a3" * 16),
+        StoryEvent("acme", "silent", "a4" * 16),
+    ),
+    timeout_ms=900,
 )
 
 
@@ -190,7 +209,8 @@ class Deployment:
     # -- the clients
 
     async def _define(self) -> None:
-        spec = manifest("shop", {name: [name] for name in self.story.functions})
+        functions = {name: [name] for name in self.story.functions}
+        spec = manifest("shop", functions, timeout_ms=self.story.timeout_ms)
         for workspace in self.story.workspaces:
             await self.transact("create_workspace", partial(create_workspace, name=workspace))
 
@@ -294,20 +314,7 @@ class Deployment:
         )
 
     async def _fan_out(self, workspace: str) -> bool:
-        shard, now_bucket = shard_of_workspace(workspace), bucket_of(self.clock.now_ms())
-        pointers = await self.transact(
-            "due_in_shard",
-            lambda tx: due_in_shard(
-                tx, LaneKind.FANOUT, shard, from_bucket=0, to_bucket=now_bucket, limit=POINTERS_MAX
-            ),
-        )
-        mine = [bucket for bucket, owner, _ in pointers if owner == workspace]
-        if not mine:
-            return False
-        lane = server_lane(LaneKind.FANOUT)
-        found = await self.transact("claim", lambda tx: claims.vested_items(tx, workspace, lane, limit=8))
-        if not found and mine[0] < now_bucket:
-            await self._clear(workspace, lane, mine[0])
+        found = await self._server_items(workspace, LaneKind.FANOUT)
         for item in found:
 
             async def expand(tx: Tx, item: ItemRecord = item) -> bool:
@@ -317,11 +324,32 @@ class Deployment:
         return bool(found)
 
     async def _fire_timers(self, workspace: str) -> bool:
-        lane = server_lane(LaneKind.TIME)
-        found = await self.transact("claim", lambda tx: claims.vested_items(tx, workspace, lane, limit=8))
+        found = await self._server_items(workspace, LaneKind.TIME)
         for item in found:
-            await self.transact("fire_timer", partial(fire_timer, workspace=workspace, item=item))
+
+            async def fire(tx: Tx, item: ItemRecord = item) -> str:
+                if item.kind is WorkKind.TIMER:
+                    return await fire_timer(tx, workspace, item)
+                return await fire_deadline(tx, workspace, item.target, item.item_id)
+
+            await self.transact("fire_timer" if item.kind is WorkKind.TIMER else "fire_deadline", fire)
         return bool(found)
+
+    async def _server_items(self, workspace: str, kind: LaneKind) -> list[ItemRecord]:
+        """Return vested work of a server lane as its process finds it: by the due pointers."""
+        shard, now_bucket = shard_of_workspace(workspace), bucket_of(self.clock.now_ms())
+        pointers = await self.transact(
+            "due_in_shard",
+            lambda tx: due_in_shard(tx, kind, shard, from_bucket=0, to_bucket=now_bucket, limit=POINTERS_MAX),
+        )
+        mine = [bucket for bucket, owner, _ in pointers if owner == workspace]
+        if not mine:
+            return []
+        lane = server_lane(kind)
+        found = await self.transact("claim", lambda tx: claims.vested_items(tx, workspace, lane, limit=8))
+        if not found and mine[0] < now_bucket:
+            await self._clear(workspace, lane, mine[0])
+        return found
 
     async def _lease(self, workspace: str, lane: Lane) -> list[Delivery]:
         seats = [Seat(self._sessions[workspace], INSTANCE_ID, "r1", self.keyspace.mint())]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from final_state import final_state
-from keep_going import STORY, Deployment, Story
+from keep_going import STORY, TIMED_STORY, Deployment, Story
 from world import EagerClock
 
 from keyspace.store.embedded import memory_store, open_embedded
@@ -34,15 +34,17 @@ class RecordingPlan(FaultPlan):
         return None
 
 
-def deployment(plan: FaultPlan, is_continuing: bool) -> Deployment:
+def deployment(plan: FaultPlan, is_continuing: bool, story: Story) -> Deployment:
     """Return a deployment on a memory store; every restart opens the same engine anew."""
     clock, engine = EagerClock(), MemoryEngine()
-    return Deployment(STORY, lambda: memory_store(clock=clock, engine=engine), plan, clock, is_continuing=is_continuing)
+    return Deployment(story, lambda: memory_store(clock=clock, engine=engine), plan, clock, is_continuing=is_continuing)
 
 
-async def end_of(plan: FaultPlan, is_continuing: bool = False) -> tuple[Deployment, dict[str, list[Any]]]:
+async def end_of(
+    plan: FaultPlan, is_continuing: bool = False, story: Story = STORY
+) -> tuple[Deployment, dict[str, list[Any]]]:
     """Take the story to its end under `plan`, check it, and return what it came to."""
-    made = deployment(plan, is_continuing)
+    made = deployment(plan, is_continuing, story)
     await made.run()
     await made.check()
     return made, final_state(await made.stored())
@@ -84,10 +86,10 @@ async def test_the_story_reaches_every_transition_without_faults() -> None:
     assert made.outside.answers["a2" * 16] == "a1" * 16, "the second submission under one key is the first one's event"
 
 
-async def commits_of_the_story(is_continuing: bool) -> tuple[list[str], dict[str, list[Any]]]:
+async def commits_of_the_story(is_continuing: bool, story: Story = STORY) -> tuple[list[str], dict[str, list[Any]]]:
     """Return the transition of every commit of the undisturbed story, in order, and what it comes to."""
     plan = RecordingPlan()
-    made, expected = await end_of(plan, is_continuing)
+    made, expected = await end_of(plan, is_continuing, story)
     assert len(plan.names) == made.commit_count
     return plan.names, expected
 
@@ -145,6 +147,30 @@ async def test_a_sequence_of_faults_at_every_transition(faults: tuple[CommitFaul
         _, state = await end_of(FaultPlan().at_commit(number, *faults), is_continuing)
         assert state == expected, f"{faults} at commit {number}, {names[number - 1]}"
         assert "STALE" not in state, "nobody conflicts with themselves"
+
+
+@pytest.mark.case(1)
+@pytest.mark.case(10)
+@ways
+@pytest.mark.parametrize("fault", [CommitFault.STOP_AFTER, UNKNOWN], ids=lambda fault: fault.value)
+async def test_a_fault_at_every_commit_of_runs_with_a_deadline(fault: CommitFault, is_continuing: bool) -> None:
+    """Case 010 for "deadline and timer firing": whoever stops around a timer, the next one finds it by its pointer."""
+    names, expected = await commits_of_the_story(is_continuing, TIMED_STORY)
+    assert "fire_deadline" in names
+    outcomes = {(run[0], run[2].value, run[3].value) for _, run in expected["RUN"]}
+    assert outcomes == {
+        ("plain", "completed", "not_required:execution_succeeded"),
+        ("odd", "timed_out", "not_required:empty_unwind"),
+        ("silent", "timed_out", "partially_compensated"),
+        ("backing", "timed_out", "partially_compensated"),
+    }
+    for number in range(1, len(names) + 1):
+        _, state = await end_of(FaultPlan().at_commit(number, fault), is_continuing, TIMED_STORY)
+        # A stop may let a lease run out, and with it the time of a run that would else have completed: that is the rule.
+        ends = {run[0]: run[2].value for _, run in state["RUN"]}
+        told = f"{fault.value} at commit {number}, {names[number - 1]}"
+        assert set(ends) == set(TIMED_STORY.functions) and set(ends.values()) <= {"completed", "timed_out"}, told
+        assert ends["silent"] == ends["backing"] == "timed_out", told
 
 
 @pytest.mark.case(62)
