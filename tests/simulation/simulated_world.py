@@ -49,6 +49,7 @@ from keyspace.transitions.continue_run import (
 )
 from keyspace.transitions.create_workspace import create_workspace
 from keyspace.transitions.expand_event import expand_event
+from keyspace.transitions.fire_deadline import fire_deadline
 from keyspace.transitions.give_back import give_back
 from keyspace.transitions.hold import Hold
 from keyspace.transitions.lease_items import Delivery, lease_items
@@ -72,6 +73,8 @@ __all__ = ["RATES", "Simulation", "SimulationClock", "is_settled"]
 
 APPLICATION = "shop"
 FUNCTIONS = ("fulfil", "refund")
+TIMEOUTS_MS = {"refund": 12_000}
+"""How long a run of a function may take; the others have for ever."""
 LEASE_MS = 15_000
 VALUE_BYTES_MAX = 4_096
 STEPS_MAX = 4
@@ -142,7 +145,10 @@ class Simulation:
     async def set_up(self) -> None:
         self.plan.heal()
         await open_keyspace(self.keyspace)
-        functions = tuple(FunctionSpec(name, (TriggerSpec("placed", f"on-{name}"),)) for name in FUNCTIONS)
+        functions = tuple(
+            FunctionSpec(name, (TriggerSpec("placed", f"on-{name}"),), timeout_ms=TIMEOUTS_MS.get(name))
+            for name in FUNCTIONS
+        )
         manifest = ManifestSpec(APPLICATION, functions)
         for name in self.workspaces:
             await self.act("create_workspace", lambda tx, ws=name: create_workspace(tx, ws))
@@ -179,19 +185,22 @@ class Simulation:
             self.acknowledged.setdefault(name, set()).add(accepted.event_id)
 
     async def fan_out(self) -> None:
-        """Run a chunk of some due obligation."""
+        """Run a chunk of some due obligation, or fire a timer, perhaps long after its instant."""
         shard = self.rng.randrange(SHARDS)
-        found = await self.act("scan", lambda tx: self._server_items(tx, shard))
-        if found:
-            workspace, item = self.rng.choice(found)
+        kind = self.rng.choice((LaneKind.FANOUT, LaneKind.FANOUT, LaneKind.TIME))
+        found = await self.act("scan", lambda tx: self._server_items(tx, kind, shard))
+        if not found:
+            return
+        workspace, item = self.rng.choice(found)
+        if kind is LaneKind.TIME:
+            await self.act("fire_deadline", lambda tx: fire_deadline(tx, workspace, item.target, item.item_id))
+        else:
             await self.act("expand_event", lambda tx: expand_event(tx, workspace, item.target, item.item_id))
 
-    async def _server_items(self, tx, shard):  # type: ignore[no-untyped-def]
+    async def _server_items(self, tx, kind, shard):  # type: ignore[no-untyped-def]
         items = []
         bucket = tx.now_ms // BUCKET_MS
-        for due, workspace, lane in await due_in_shard(
-            tx, LaneKind.FANOUT, shard, from_bucket=0, to_bucket=bucket, limit=50
-        ):
+        for due, workspace, lane in await due_in_shard(tx, kind, shard, from_bucket=0, to_bucket=bucket, limit=50):
             found = await claims.vested_items(tx, workspace, lane, limit=5)
             items += [(workspace, item) for item in found]
             if not found and due < bucket:
@@ -277,7 +286,10 @@ class Simulation:
         if not runs:
             return
         workspace, run = self.rng.choice(runs)
-        await self.act("cancel_run", lambda tx: cancel_run(tx, workspace, run.run_id, by="operator"))
+        try:
+            await self.act("cancel_run", lambda tx: cancel_run(tx, workspace, run.run_id, by="operator"))
+        except Refusal as refusal:
+            assert refusal.code == "stop_conflict", refusal
 
     async def resolve(self) -> None:
         """Let an operator settle some Unknown attempt, sometimes with a stale idea of it."""
@@ -474,21 +486,23 @@ class Simulation:
             await self.fan_out()
         elif draw < 0.50:
             await self.lease()
-        elif draw < 0.86:
+        elif draw < 0.85:
             await self.work()
-        elif draw < 0.90:
+        elif draw < 0.88:
             await self.renew()
-        elif draw < 0.93:
+        elif draw < 0.91:
             await self.lose()
-        elif draw < 0.95:
+        elif draw < 0.93:
             await self.hello(None if len(self.instances) < 4 else self.rng.choice(self.instances))
-        elif draw < 0.96:
+        elif draw < 0.94:
             await self.cancel()
-        elif draw < 0.975:
+        elif draw < 0.96:
             await self.resolve()
-        elif draw < 0.988:
+        elif draw < 0.98:
             self.clock.advance(self.rng.choice((20, 700, 5_000, LEASE_MS)))
         else:
+            # Recovery comes late as often as not: what nobody renewed has run out by then.
+            self.clock.advance(self.rng.choice((0, LEASE_MS)))
             await self.recover()
 
     # -- the end
@@ -503,7 +517,7 @@ class Simulation:
         for _ in range(DRAIN_ROUNDS_MAX):
             if not await self._work_is_left():
                 return
-            for _ in range(SHARDS * 2):
+            for _ in range(SHARDS * 3):
                 await self.fan_out()
             if len(self.instances) < 2:
                 await self.hello(None)

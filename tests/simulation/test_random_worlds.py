@@ -53,6 +53,7 @@ async def test_the_worlds_reach_the_rare_paths() -> None:
         "stop-committed",
         "step-fenced",
         "cancelled",
+        "timed_out",
         "compensation-succeeded",
         "compensation-failed",
         "attempt-resolved",
