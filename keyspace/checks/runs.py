@@ -109,7 +109,9 @@ async def _check_timer(case: Case, run: RunRecord) -> None:
     item = await case.tx.load(ITEM.at(case.workspace, run.timeout_item), snapshot=True)
     case.expect(
         item is not None
-        and (item.kind, item.target, item.vesting_ms) == (WorkKind.RUN_TIMEOUT, run.run_id, run.deadline_at_ms)
+        and (item.kind, item.target) == (WorkKind.RUN_TIMEOUT, run.run_id)
+        # Later than its instant only when its firing failed and was put off.
+        and item.vesting_ms >= run.deadline_at_ms
         and item.where.kind is LaneKind.TIME,
         "C3",
         "the run's timer does not vest at its deadline",
