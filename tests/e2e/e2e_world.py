@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 from eventually import eventually
 from ryusen import ApiError, AsyncClient, Unreachable
+from ryusen.client import EventReceipt
 
 from topology.bootstrap import Access, open_workspace
 from topology.check import check_store
@@ -185,11 +186,20 @@ async def open_world(
 
 async def submit_surely(clients: list[AsyncClient], name: str, payload: object, key: str) -> str:
     """Submit as a careful caller does: with a key, again and again, anywhere, until it is acknowledged; return the event."""
+    return await _surely(clients, lambda client: client.submit(name, payload, idempotency_key=key))
+
+
+async def invoke_surely(clients: list[AsyncClient], function: str, payload: object, key: str) -> str:
+    """Invoke a function of `field` as carefully, and return the event."""
+    return await _surely(clients, lambda client: client.invoke("field", function, payload, idempotency_key=key))
+
+
+async def _surely(clients: list[AsyncClient], call: Callable[[AsyncClient], Awaitable[EventReceipt]]) -> str:
     with anyio.fail_after(SUBMIT_S_MAX):
         turn = 0
         while True:
             try:
-                return (await clients[turn % len(clients)].submit(name, payload, idempotency_key=key)).event
+                return (await call(clients[turn % len(clients)])).event
             except Unreachable:
                 turn += 1
             except ApiError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
-from e2e_world import SHORT_LEASES, Site, World, open_world, submit_surely
+from e2e_world import SHORT_LEASES, Site, World, invoke_surely, open_world, submit_surely
 from eventually import eventually
 from ryusen import AsyncClient
 
@@ -27,42 +27,57 @@ HEALTHY_WORKERS = (3, 4)
 
 @pytest.mark.case(2)
 async def test_fifty_callers_with_one_key_make_one_event(site: Site, tmp_path: Path) -> None:
-    """Case 002, RFD 2 "the same key": three gateways, one killed after its commit and before its caller reads a reply."""
+    """Case 002, RFD 2 "the same key": three gateways, killed after their commit and before their caller reads a reply.
+
+    "repeat for function invocation": at once and under the same key, which is another operation's own.
+    """
     async with open_world("gateways", tmp_path, site) as world, world.clients() as clients:
         payload = {"id": "same"}
-        receipts: list[str] = []
+        submitted: list[str] = []
+        invoked: list[str] = []
 
         async def call(index: int) -> None:
-            receipts.append(await submit_surely([clients[index % 3], clients[1]], "field.two", payload, "same"))
+            anywhere = [clients[index % 3], clients[1]]
+            submitted.append(await submit_surely(anywhere, "field.two", payload, "same"))
+            invoked.append(await invoke_surely(anywhere, "left", payload, "same"))
 
         async with anyio.create_task_group() as group:
             for index in range(CALLERS):
                 group.start_soon(call, index)
-        event = await _killed_before_the_reply(world, payload)
+        event = await _killed_before_the_reply(world, 0, "events", {"name": "field.two", "payload": payload})
         repeated = await clients[1].submit("field.two", payload, idempotency_key="unread")
         assert (repeated.event, repeated.replayed) == (event, True)
-        assert len(receipts) == CALLERS
-        assert len(set(receipts)) == 1
-        for each in (receipts[0], event):
+        path = "applications/field/functions/right/invoke"
+        invocation = await _killed_before_the_reply(world, 2, path, {"input": payload})
+        again = await clients[1].invoke("field", "right", payload, idempotency_key="unread")
+        assert (again.event, again.replayed) == (invocation, True)
+        assert (len(submitted), len(invoked)) == (CALLERS, CALLERS)
+        assert (len(set(submitted)), len(set(invoked))) == (1, 1)
+        for each, functions in (
+            (submitted[0], {"left": 1, "right": 1}),
+            (event, {"left": 1, "right": 1}),
+            (invoked[0], {"left": 1}),
+            (invocation, {"right": 1}),
+        ):
             runs = await _runs_of(clients[1], each)
-            assert Counter(match["function"] for match in runs) == {"left": 1, "right": 1}
+            assert Counter(match["function"] for match in runs) == functions
         listed = await clients[1].events()
-        assert {item["event"] for item in listed.items} == {receipts[0], event}
+        assert {item["event"] for item in listed.items} == {submitted[0], event, invoked[0], invocation}
     await world.check()
 
 
-async def _killed_before_the_reply(world: World, payload: object) -> str:
-    """Send a submission to a gateway, kill it once the event is durable, never read the reply; return the event."""
-    host, _, port = world.launcher.gateway_url(0).removeprefix("http://").partition(":")
+async def _killed_before_the_reply(world: World, gateway: int, below: str, content: object) -> str:
+    """Post to a gateway, kill it once the event is durable, never read the reply; return the event."""
+    host, _, port = world.launcher.gateway_url(gateway).removeprefix("http://").partition(":")
     connection = await Connection.open(host, int(port))
     headers = {
         "Authorization": f"Bearer {world.access.client_key}",
         "Content-Type": "application/json",
         "Idempotency-Key": "unread",
     }
-    body = msgspec.json.encode({"name": "field.two", "payload": payload})
-    path = f"/v1/workspaces/{world.access.workspace}/events"
-    async with world.access.client(world.launcher.gateway_url(2)) as witness:
+    body = msgspec.json.encode(content)
+    path = f"/v1/workspaces/{world.access.workspace}/{below}"
+    async with world.access.client(world.launcher.gateway_url(1)) as witness:
         before = {item["event"] for item in (await witness.events()).items}
 
         async def look() -> set[str]:
@@ -70,7 +85,7 @@ async def _killed_before_the_reply(world: World, payload: object) -> str:
 
         connection.send("POST", path, headers, body)
         (event,) = await eventually(look, "the event is durable")
-        await world.launcher.kill(Role.GATEWAY, 0)
+        await world.launcher.kill(Role.GATEWAY, gateway)
     await connection.close()
     return event
 
