@@ -47,10 +47,10 @@ async def check_event(case: Case) -> None:
     is_invocation = event.name == INVOCATION_EVENT
     case.expect(
         (bool(event.target_application), event.is_addressed) == (is_invocation, is_invocation),
-        "C8",
+        "C1",
         "the event's name and its target disagree",
     )
-    case.expect(not (is_invocation and event.correlation), "C8", "an addressed event carries routing metadata")
+    case.expect(not (is_invocation and event.correlation), "C1", "an addressed event carries routing metadata")
 
 
 async def _check_expansion(case: Case, event: EventRecord, expansion: ExpansionRecord) -> None:

@@ -31,6 +31,10 @@ RANGES: dict[str, tuple[str, str]] = {
         "WORKSPACE EVENT ROUTING_HEAD",
         "EVENT EVENT_PAYLOAD EVENT_STAMP EVENT_LIST EXPANSION ITEM READY DUE BELL",
     ),
+    "invoke_function": (
+        "WORKSPACE EVENT ROUTING_HEAD CLAIM",
+        "EVENT EVENT_PAYLOAD EVENT_STAMP EVENT_LIST EXPANSION CLAIM ITEM READY DUE BELL",
+    ),
     "expand_event": (
         "EVENT EXPANSION ITEM RUN",
         f"EXPANSION MATCH READY RUN RUN_STAMP RUN_LIST RUN_BY_FUNCTION RUN_BY_STATUS HISTORY {QUEUED}",
@@ -80,6 +84,8 @@ async def commits(anyio_backend: str) -> list[Commit]:
     assert item is not None and item.token is not None
     work = Work(item.kind, item.target, item.step_id, item.item_id, item.token, item.generation)
     assert (await world.go_on(work, Completion(b"1"))).answer == Accepted()
+    await world.invoke(key="k")
+    await world.expand()
     return store.commits
 
 

@@ -507,7 +507,7 @@ async def spoil(world: World, key: Key[Any], **fields: Any) -> set[str]:
 
 
 async def test_the_check_sees_a_target_that_is_lost_or_forged(world: World) -> None:
-    """C8, C11: an addressed event without its target, a submitted one with, and a match of something else."""
+    """C1, C11: an addressed event without its target, a submitted one with, and a match of something else."""
     submitted = await world.submit(key="s")
     invoked = await world.invoke(key="i")
     await world.expand()
