@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from keyspace.errors import CorruptRecord
-from keyspace.layout import EVENT_PAYLOAD, SETTLED, STEP, STEP_VALUE
+from keyspace.layout import SETTLED, STEP, STEP_VALUE
 from keyspace.lifecycle import StepState
 from keyspace.limits import CHUNK_BYTES, REPLAY_BYTES_MAX, REPLAY_PAGE_KEYS
 from keyspace.records.run import FailureRecord, RunRecord, StepRecord
+from keyspace.run_input import load_input
 from keyspace.store.api import KeyRange
 from keyspace.tx import Tx
 
@@ -45,7 +46,7 @@ async def load_assignment(tx: Tx, workspace: str, run: RunRecord, step_id: str |
     Raises:
         CorruptRecord: the settled steps and their order do not agree.
     """
-    payload = await tx.load_blob(EVENT_PAYLOAD, workspace, run.event_id, size_bytes=run.input_bytes, snapshot=True)
+    payload = await load_input(tx, workspace, run)
     steps = {
         step.step_id: step
         for step in (STEP.codec.decode(value) for _, value in await _all(tx, STEP.span(workspace, run.run_id)))

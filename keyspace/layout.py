@@ -148,6 +148,10 @@ RESOLUTION: Leaf[run.ResolutionRecord] = Leaf(
     "RESOLUTION", Name, 5, Id, 12, Id, codec=run.RESOLUTION, writers="resolve_attempt", readers="resolve_attempt",
     note="digest of the operator's idempotency key", cached=2,
 )  # fmt: skip
+RUN_INPUT: Leaf[bytes] = Leaf(
+    "RUN_INPUT", Name, 5, Id, 16, Int, codec=_RAW, writers="declare_child", readers="assignments, gateway",
+    note="chunk number; only of a child run, other runs' input is their event's payload", cached=2,
+)  # fmt: skip
 RUN_LIST: Leaf[str] = Leaf(
     "RUN_LIST", Name, 6, Stamp, codec=_TEXT, writers="materialize_run (stamped key)", readers="gateway pages",
     note="value: run id",

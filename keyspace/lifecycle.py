@@ -83,10 +83,12 @@ class StopReason(StrEnum):
 
 
 class DeadlineSource(StrEnum):
-    """Who gave a run its deadline: its function's declaration, or the deployment's default."""
+    """Who gave a run its deadline: its function's declaration, the deployment's default, its invocation, or its parent's own."""
 
     FUNCTION = "function"
     DEPLOYMENT = "deployment"
+    INVOKE = "invoke"
+    PARENT = "parent"
 
 
 class RunEvent(StrEnum):
@@ -112,6 +114,7 @@ class StepKind(StrEnum):
 
     CALLBACK = "callback"
     TIMER = "timer"
+    CHILD = "child"
 
     @property
     def is_server_owned(self) -> bool:

@@ -57,6 +57,9 @@ DEADLINE_STOPS_MAX = 8
 """Runs past their deadline that one claim stops: each may begin an unwind, and all must fit beside the claim itself."""
 TIMER_MS_MAX = 10 * 365 * 86_400_000
 """How far ahead a timer may lie: ten years; anything longer is taken for a mistake of units."""
+CHILD_DEPTH_MAX = 16
+"""How deep a chain of child invocations may be; the child of a run that has no parent is at depth 1."""
+INVOKE_TIMEOUT_MS_MAX = 10 * 365 * 86_400_000
 STALE_RESULTS_MAX = 8
 """Stale results kept for each attempt (FILLED-IN 11)."""
 

@@ -30,6 +30,13 @@ def waiting_for(run: RunRecord, item: ItemRecord | None, now_ms: int) -> Waiting
     if run.phase is Phase.TERMINAL:
         return None
     why = _stopping(run)
+    if run.child_id is not None:
+        return Waiting(
+            "child",
+            f"{why}step {run.step_id} waits for the run it invoked to end.",
+            run.updated_at_ms,
+            run.deadline_at_ms,
+        )
     if item is None:
         return Waiting(
             "operator",

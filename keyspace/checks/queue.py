@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keyspace.checks.children import check_child_work
 from keyspace.checks.report import Case, checks
 from keyspace.layout import (
     EXPANSION,
@@ -48,6 +49,9 @@ async def check_item(case: Case) -> None:
         case.expect(
             expansion is not None and expansion.item_id == item.item_id, "C2", "an obligation without its event"
         )
+        return
+    if item.kind in (WorkKind.CHILD_SETTLE, WorkKind.STOP_PROPAGATE):
+        await check_child_work(case, item)
         return
     run = await case.tx.load(RUN.at(ws, item.target), snapshot=True)
     is_timer = item.kind is WorkKind.RUN_TIMEOUT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from keyspace.checks.children import check_family
 from keyspace.checks.report import Case, checks
 from keyspace.explain import explain
 from keyspace.layout import (
@@ -63,6 +64,7 @@ async def check_run(case: Case) -> None:
     await _check_indexes(case, run)
     await _check_way_forward(case, run)
     await _check_timer(case, run)
+    await check_family(case, run)
     await _check_completions(case, run, steps)
     await _check_replay(case, run, steps)
     await _check_history(case, run, steps)
@@ -90,12 +92,13 @@ async def _check_way_forward(case: Case, run: RunRecord) -> None:
     if run.phase is Phase.TERMINAL:
         case.expect(run.item_id is None, "C4", "a terminal run owns work")
         case.expect(run.unknown_count == 0, "C4", "a terminal run holds a settlement token")
+        case.expect(run.child_id is None, "C10", "a terminal run has a child that has not been settled")
         return
     if run.item_id is not None:
         item = await case.tx.load(ITEM.at(case.workspace, run.item_id), snapshot=True)
         case.expect(item is not None and item.target == run.run_id, "C3", "the run's work item does not exist")
         return
-    case.expect(run.unknown_count > 0, "C3", "the run has no way forward")
+    case.expect(run.unknown_count > 0 or run.child_id is not None, "C3", "the run has no way forward")
 
 
 async def _check_timer(case: Case, run: RunRecord) -> None:
@@ -255,12 +258,18 @@ async def _check_server_step(case: Case, step: StepRecord) -> None:
     if step.state is not StepState.WAITING:
         case.expect(step.server.item_id is None, "C4", "a settled step owns work")
         return
-    case.expect(
-        run is not None and run.phase is Phase.RUNNING, "C4", "a run that does not go forward has a waiting step"
-    )
-    if step.server.item_id is None:
-        case.expect(step.kind is not StepKind.TIMER, "C3", "a waiting timer has no work")
+    phases = (Phase.RUNNING, Phase.CANCELLING) if step.kind is StepKind.CHILD else (Phase.RUNNING,)
+    case.expect(run is not None and run.phase in phases, "C4", "a run that does not go forward has a waiting step")
+    if step.kind is StepKind.CHILD:
+        case.expect(
+            run is not None and run.child_id is not None and run.child_id == step.server.child_id,
+            "C10",
+            "a waiting invocation and its run name different children",
+        )
         return
+    if not case.expect(step.server.item_id is not None, "C3", "a waiting step has no work"):
+        return
+    assert step.server.item_id is not None
     item = await case.tx.load(ITEM.at(case.workspace, step.server.item_id), snapshot=True)
     case.expect(
         item is not None

@@ -28,6 +28,7 @@ __all__ = [
     "AttemptRecord",
     "FailureRecord",
     "HistoryRecord",
+    "ParentRecord",
     "ResolutionRecord",
     "RetryRecord",
     "RunRecord",
@@ -73,13 +74,22 @@ class StopRecord(Record, frozen=True, kw_only=True, array_like=True):
     by: str
 
 
+class ParentRecord(Record, frozen=True, kw_only=True, array_like=True):
+    """The invocation a child run comes from; `depth` is 1 for the child of a run that has no parent."""
+
+    run_id: str
+    step_id: str
+    depth: int
+
+
 class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
     """One run. Input, output, steps, attempts and history have keys of their own.
 
     `item_id` is the outstanding work item; `settled_item` and `settled_answer` are the receipt of the last answer that was
     accepted. `updated_at_ms` is the run's last recorded instant: engine time never goes below it. `settled_count` counts the
     completed and failed steps. `timeout_item` is the RunTimeout item that vests at `deadline_at_ms`, while nothing has ended
-    or stopped forward execution.
+    or stopped forward execution. `child_id` is the child run that its outstanding step waits for; a run with a `parent` has an
+    input of its own and no event.
     """
 
     run_id: str
@@ -115,6 +125,8 @@ class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
     deadline_at_ms: int | None = None
     deadline_source: DeadlineSource | None = None
     timeout_item: str | None = None
+    parent: ParentRecord | None = None
+    child_id: str | None = None
 
     @property
     def status(self) -> str:
@@ -129,11 +141,13 @@ class ServerStepRecord(Record, frozen=True, kw_only=True, array_like=True):
 
     `terms` is the digest by which a repeated declaration is told from another one. `due_at_ms` is the durable anchor (Unix
     epoch milliseconds), `item_id` the work that waits for it; that item is gone when the step is settled or fenced.
+    `child_id` is the run that an invocation created.
     """
 
     terms: str
     due_at_ms: int | None = None
     item_id: str | None = None
+    child_id: str | None = None
 
 
 class StepRecord(Record, frozen=True, kw_only=True, array_like=True):

@@ -90,6 +90,8 @@ class WorkKind(StrEnum):
     DISCOVERY = "discovery"
     CALLBACK = "callback"
     COMPENSATION = "compensation"
+    CHILD_SETTLE = "child_settle"
+    STOP_PROPAGATE = "stop_propagate"
     RUN_TIMEOUT = "run_timeout"
     TIMER = "timer"
 

@@ -10,6 +10,7 @@ from keyspace.layout import ITEM, STEP
 from keyspace.lifecycle import RUN as RUN_TABLE
 from keyspace.lifecycle import STEP as STEP_TABLE
 from keyspace.lifecycle import RunEvent, StepEvent, StepKind, StepState, advance
+from keyspace.limits import PAYLOAD_BYTES_MAX
 from keyspace.records.run import RunRecord, StepRecord
 from keyspace.records.work import Direction, ItemRecord
 from keyspace.transitions.declaration import (
@@ -66,7 +67,13 @@ def new_step(
 
 
 async def accept_declaration(
-    tx: Tx, workspace: str, work: Work, declaration: Declaration, *, hold: Hold | None = None
+    tx: Tx,
+    workspace: str,
+    work: Work,
+    declaration: Declaration,
+    *,
+    hold: Hold | None = None,
+    value_bytes_max: int = PAYLOAD_BYTES_MAX,
 ) -> Verdict:
     """Record the next unresolved step (RFD 2, "Discovery and callback execution are separate work kinds").
 
@@ -77,29 +84,38 @@ async def accept_declaration(
         declaration: the step it met.
         hold: the session that is to run the step at once, leased and authorized in this transaction; None leaves its work
             to the queue. A hold whose session is no longer its instance's is as good as none.
+        value_bytes_max: the largest input a declared child is given.
 
     Reads: run, item, step; with a hold the instance.  Writes: step, attempt, callback item with its index entries and bell,
-        run, history; the discovery item goes. For a timer its item instead of attempt and callback item.
+        run, history; the discovery item goes. For a timer its item instead of attempt and callback item, for
+        an invocation the child run.
     Conflicts: only with this run's other transitions.  Budget: under 10 kB.
     Idempotent: the run's receipt of the pass; the hold's token tells whether the work is this session's.
 
     Raises:
         Refusal: `invalid_name`, `invalid_retry`, `invalid_timeout`, `not_compensable`, `invalid_timer`, `step_limit`,
-            `replay_budget`, `step_settled`, `declaration_conflict`: the pass is answered, nothing is mutated, and its lease
+            `replay_budget`, `step_settled`, `declaration_conflict`, those of `declare_child`: the pass is answered, nothing is mutated, and its lease
             goes on (FILLED-IN 11, "A refused declaration").
     """
-    verdict, _ = await accept_held_declaration(tx, workspace, work, declaration, hold)
+    verdict, _ = await accept_held_declaration(tx, workspace, work, declaration, hold, value_bytes_max=value_bytes_max)
     return verdict
 
 
 async def accept_held_declaration(
-    tx: Tx, workspace: str, work: Work, declaration: Declaration, hold: Hold | None
+    tx: Tx,
+    workspace: str,
+    work: Work,
+    declaration: Declaration,
+    hold: Hold | None,
+    *,
+    value_bytes_max: int,
 ) -> tuple[Verdict, ItemRecord | None]:
     """Accept a declaration as `accept_declaration` does, and return besides the work that is authorized to the hold."""
     digest = declaration_digest(declaration)
     run, outcome = await open_pass(tx, workspace, work, digest)
     if isinstance(outcome, Pass):
-        return Accepted(), held_by(hold, await declare(tx, workspace, outcome, declaration, digest, hold))
+        callback = await declare(tx, workspace, outcome, declaration, digest, hold, value_bytes_max=value_bytes_max)
+        return Accepted(), held_by(hold, callback)
     if isinstance(outcome, Replayed) and hold is not None and run is not None and run.item_id is not None:
         return outcome, held_by(hold, await tx.load(ITEM.at(workspace, run.item_id)))
     return outcome, None
@@ -111,7 +127,14 @@ def held_by(hold: Hold | None, item: ItemRecord | None) -> ItemRecord | None:
 
 
 async def declare(
-    tx: Tx, workspace: str, accepted: Pass, declaration: Declaration, digest: str, hold: Hold | None
+    tx: Tx,
+    workspace: str,
+    accepted: Pass,
+    declaration: Declaration,
+    digest: str,
+    hold: Hold | None,
+    *,
+    value_bytes_max: int,
 ) -> ItemRecord | None:
     """Write an accepted declaration and return a callback's work item. Refuses before it writes anything."""
     run = accepted.run
@@ -119,7 +142,9 @@ async def declare(
     step_key = STEP.at(workspace, run.run_id, declaration.step_id)
     earlier = await tx.load(step_key)
     if declaration.terms is not None:
-        await declare_server_step(tx, workspace, accepted, earlier, declaration, digest)
+        await declare_server_step(
+            tx, workspace, accepted, earlier, declaration, digest, value_bytes_max=value_bytes_max
+        )
         return None
     check_room(run, earlier, declaration)
     holder = await current_hold(tx, workspace, hold)

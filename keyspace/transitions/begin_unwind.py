@@ -25,6 +25,7 @@ from keyspace.lifecycle import (
 from keyspace.queue import items
 from keyspace.records.run import AttemptRecord, RunRecord, StepRecord, UnwindRecord
 from keyspace.records.work import Direction, ItemRecord
+from keyspace.transitions.child_work import announce_end
 from keyspace.transitions.enqueue_attempt import attempt_item
 from keyspace.transitions.work import operation_id
 from keyspace.tx import Tx
@@ -58,6 +59,7 @@ async def begin_unwind(
     if run.completion_count == 0:
         entry: dict[str, str | int] = {"reason": "EmptyUnwind", "execution": execution.value}
         after = history.append(tx, workspace, run, now_ms, (HistoryKind.COMPENSATION_NOT_REQUIRED, entry))
+        await announce_end(tx, workspace, run, now_ms)
         return msgspec.structs.replace(
             after,
             phase=advance(RUN_TABLE, run.phase, empty),
@@ -136,7 +138,7 @@ async def advance_unwind(tx: Tx, workspace: str, run: RunRecord, unwind: UnwindR
         item = await enqueue_compensation(tx, workspace, after, unwind.cursor, now_ms)
         phase = advance(RUN_TABLE, run.phase, RunEvent.UNWIND_ADVANCED)
         return msgspec.structs.replace(after, phase=phase, item_id=item.item_id, step_id=item.step_id)
-    return end_unwind(tx, workspace, after, recovery_outcome(unwind), now_ms)
+    return await end_unwind(tx, workspace, after, recovery_outcome(unwind), now_ms)
 
 
 def recovery_outcome(unwind: UnwindRecord) -> Recovery:
@@ -147,7 +149,7 @@ def recovery_outcome(unwind: UnwindRecord) -> Recovery:
     return Recovery.PARTIALLY_COMPENSATED if unwind.skipped_count else Recovery.COMPENSATED
 
 
-def end_unwind(tx: Tx, workspace: str, run: RunRecord, recovery: Recovery, now_ms: int) -> RunRecord:
+async def end_unwind(tx: Tx, workspace: str, run: RunRecord, recovery: Recovery, now_ms: int) -> RunRecord:
     """Return `run` Terminal with its recovery outcome."""
     assert run.unwind is not None
     entry = {
@@ -156,6 +158,7 @@ def end_unwind(tx: Tx, workspace: str, run: RunRecord, recovery: Recovery, now_m
         "skipped": run.unwind.skipped_count,
     }
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.UNWIND_ENDED, entry))
+    await announce_end(tx, workspace, run, now_ms)
     return msgspec.structs.replace(
         after,
         phase=advance(RUN_TABLE, run.phase, RunEvent.UNWIND_ENDED),

@@ -11,6 +11,7 @@ from keyspace.lifecycle import RUN as RUN_TABLE
 from keyspace.lifecycle import Execution, Recovery, RunEvent, advance
 from keyspace.records.run import FailureRecord
 from keyspace.transitions.accept_result import INVALID_RESULT
+from keyspace.transitions.child_work import announce_end
 from keyspace.transitions.fail_run import settle_function_failure
 from keyspace.transitions.pass_receipt import Pass, answer_digest, open_pass, settle_pass
 from keyspace.transitions.run_timer import consume_run_timer
@@ -55,6 +56,7 @@ async def complete(tx: Tx, workspace: str, accepted: Pass, output: bytes, digest
     entry = {"bytes": len(output), "instance": accepted.instance, "steps": run.step_count}
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.RUN_COMPLETED, entry))
     after = await consume_run_timer(tx, workspace, after)
+    await announce_end(tx, workspace, run, now_ms)
     after = msgspec.structs.replace(
         after,
         phase=advance(RUN_TABLE, run.phase, RunEvent.COMPLETED),

@@ -102,7 +102,7 @@ async def answer_pass(
         Refusal: of a declaration; nothing was mutated.
     """
     if isinstance(ending, Declaration):
-        return await accept_held_declaration(tx, workspace, work, ending, hold)
+        return await accept_held_declaration(tx, workspace, work, ending, hold, value_bytes_max=value_bytes_max)
     if isinstance(ending, Completion):
         return await complete_run(tx, workspace, work, ending.output, value_bytes_max=value_bytes_max), None
     return await fail_run(tx, workspace, work, ending.failure), None
@@ -188,7 +188,9 @@ async def _end_pass(
     tx: Tx, workspace: str, accepted: Pass, ending: Ending, hold: Hold | None, value_bytes_max: int
 ) -> ItemRecord | None:
     if isinstance(ending, Declaration):
-        return held_by(hold, await declare(tx, workspace, accepted, ending, declaration_digest(ending), hold))
+        digest = declaration_digest(ending)
+        callback = await declare(tx, workspace, accepted, ending, digest, hold, value_bytes_max=value_bytes_max)
+        return held_by(hold, callback)
     if isinstance(ending, Completion):
         digest = output_digest(ending.output)
         await complete(tx, workspace, accepted, ending.output, digest, value_bytes_max=value_bytes_max)

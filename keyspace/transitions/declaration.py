@@ -17,6 +17,7 @@ from keyspace.limits import (
     ATTEMPT_TIMEOUT_MS_MAX,
     FAILURE_DETAILS_BYTES_MAX,
     FAILURE_MESSAGE_BYTES_MAX,
+    INVOKE_TIMEOUT_MS_MAX,
     LOCATION_CHARS_MAX,
     REPLAY_BYTES_MAX,
     REPLAY_STEP_BYTES,
@@ -34,6 +35,7 @@ from keyspace.tx import digest_of
 __all__ = [
     "FAILURE_RESERVE_BYTES",
     "TIMER_OUTCOME",
+    "ChildTerms",
     "Declaration",
     "ServerTerms",
     "TimerTerms",
@@ -56,13 +58,22 @@ class TimerTerms(msgspec.Struct, frozen=True, kw_only=True, tag="timer"):
     until_ms: int | None = None
 
 
-ServerTerms = TimerTerms
+class ChildTerms(msgspec.Struct, frozen=True, kw_only=True, tag="child"):
+    """A child invocation: a function of the same application, its exact input, and how long it may take; 0 is due at once."""
+
+    function: str
+    input: bytes
+    timeout_ms: int | None = None
+
+
+ServerTerms = TimerTerms | ChildTerms
 """What a server-owned step is declared with, by kind."""
 
-_KINDS: dict[type, StepKind] = {TimerTerms: StepKind.TIMER}
+_KINDS: dict[type, StepKind] = {TimerTerms: StepKind.TIMER, ChildTerms: StepKind.CHILD}
 _OUTCOME_BYTES: dict[StepKind, int] = {
     StepKind.CALLBACK: FAILURE_RESERVE_BYTES,
     StepKind.TIMER: len(TIMER_OUTCOME),
+    StepKind.CHILD: FAILURE_RESERVE_BYTES,
 }
 """What the replay budget must still carry when a step of a kind is declared, beside its id."""
 
@@ -100,11 +111,13 @@ def declaration_digest(declaration: Declaration) -> str:
 def terms_digest(declaration: Declaration) -> str:
     """Return the digest by which a repeated declaration of a server-owned step is told from another one.
 
-    A timer's instant is not part of it: its recorded anchor stands, whatever later code says (RFD 2, "A declaration may be a
-    durable timer").
+    A timer's instant is not part of it, nor is an invocation's timeout: the recorded anchor stands, whatever later code says
+    (RFD 2, "A declaration may be a durable timer").
     """
     if isinstance(declaration.terms, TimerTerms):
         return digest_of("ryusen.terms", declaration.kind)
+    if isinstance(declaration.terms, ChildTerms):
+        return digest_of("ryusen.terms", declaration.kind, declaration.terms.function, declaration.terms.input)
     return digest_of("ryusen.terms", declaration.kind, msgspec.json.encode(declaration.terms, order="deterministic"))
 
 
@@ -136,7 +149,10 @@ def check_declaration(declaration: Declaration) -> None:
             )  # fmt: skip
     if declaration.terms is not None:
         _check_server_owned(declaration)
-        _check_timer(declaration.terms)
+        if isinstance(declaration.terms, TimerTerms):
+            _check_timer(declaration.terms)
+        else:
+            _check_child(declaration.terms)
 
 
 def _check_server_owned(declaration: Declaration) -> None:
@@ -169,6 +185,15 @@ def _check_timer(terms: TimerTerms) -> None:
             raise Refusal(
                 "invalid_timer", "A timer lies outside its range.", field=field, value=value, minimum=0, limit=limit
             )
+
+
+def _check_child(terms: ChildTerms) -> None:
+    check_name("function", terms.function)
+    if terms.timeout_ms is not None and not 0 <= terms.timeout_ms <= INVOKE_TIMEOUT_MS_MAX:
+        raise Refusal(
+            "invalid_timeout", "An invocation's timeout lies outside its range.", field="timeout_ms",
+            value=terms.timeout_ms, minimum=0, limit=INVOKE_TIMEOUT_MS_MAX,
+        )  # fmt: skip
 
 
 def check_room(run: RunRecord, step: StepRecord | None, declaration: Declaration) -> None:

@@ -19,7 +19,8 @@ from keyspace.lifecycle import STEP as STEP_TABLE
 from keyspace.lifecycle import RunEvent, StepEvent, StepState, advance
 from keyspace.records.run import RunRecord, ServerStepRecord, StepRecord
 from keyspace.records.work import Direction
-from keyspace.transitions.declaration import Declaration, check_room, terms_digest
+from keyspace.transitions.declaration import ChildTerms, Declaration, check_room, terms_digest
+from keyspace.transitions.declare_child import declare_child
 from keyspace.transitions.declare_timer import declare_timer
 from keyspace.transitions.pass_receipt import Pass, settle_pass
 from keyspace.transitions.settle_server_step import continue_after
@@ -30,7 +31,14 @@ __all__ = ["declare_server_step"]
 
 
 async def declare_server_step(
-    tx: Tx, workspace: str, accepted: Pass, earlier: StepRecord | None, declaration: Declaration, digest: str
+    tx: Tx,
+    workspace: str,
+    accepted: Pass,
+    earlier: StepRecord | None,
+    declaration: Declaration,
+    digest: str,
+    *,
+    value_bytes_max: int,
 ) -> None:
     """Write an accepted declaration of a server-owned step and settle its pass. Refuses before it writes anything.
 
@@ -41,9 +49,10 @@ async def declare_server_step(
         earlier: the step as it is recorded, None when it is not.
         declaration: sound in itself (`check_declaration`).
         digest: of the answer, for the pass's receipt.
+        value_bytes_max: the largest value a record takes.
 
     Raises:
-        Refusal: `declaration_conflict`, `step_limit`, `replay_budget`, `invalid_timer`.
+        Refusal: `declaration_conflict`, `step_limit`, `replay_budget`, `invalid_timer`; those of `declare_child`.
     """
     run = accepted.run
     now_ms = engine_now_ms(tx, run)
@@ -55,14 +64,18 @@ async def declare_server_step(
         return
     check_room(run, earlier, declaration)
     step = _new_step(workspace, run, earlier, declaration, terms, accepted.item_id, now_ms)
-    assert declaration.terms is not None
-    step = declare_timer(tx, workspace, run, step, declaration.terms, now_ms)
+    if isinstance(declaration.terms, ChildTerms):
+        step = await declare_child(tx, workspace, run, step, declaration.terms, now_ms, value_bytes_max=value_bytes_max)
+    else:
+        assert declaration.terms is not None
+        step = declare_timer(tx, workspace, run, step, declaration.terms, now_ms)
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.STEP_DECLARED, _entry(step)))
     tx.put(STEP.at(workspace, run.run_id, step.step_id), step)
     after = msgspec.structs.replace(
         after,
         phase=advance(RUN_TABLE, run.phase, RunEvent.PROGRESSED),
         item_id=step.server.item_id if step.server else None,
+        child_id=step.server.child_id if step.server else None,
         step_id=step.step_id,
         step_count=run.step_count + (1 if earlier is None else 0),
     )
@@ -103,6 +116,8 @@ def _entry(step: StepRecord) -> dict[str, Any]:
     entry = {"step": step.step_id, "name": step.name, "kind": step.kind.value, "generation": step.generation}
     if step.server is not None and step.server.due_at_ms is not None:
         entry["due_at_ms"] = step.server.due_at_ms
+    if step.server is not None and step.server.child_id is not None:
+        entry["child"] = step.server.child_id
     return entry | {"location": step.location}
 
 
@@ -120,6 +135,8 @@ def _keep_recorded(tx: Tx, workspace: str, accepted: Pass, step: StepRecord, now
     after = history.append(tx, workspace, accepted.run, now_ms, (HistoryKind.DECLARATION_REPEATED, entry))
     after = msgspec.structs.replace(after, phase=advance(RUN_TABLE, after.phase, RunEvent.PROGRESSED))
     if step.state is StepState.WAITING:
-        item_id = step.server.item_id if step.server else None
-        return msgspec.structs.replace(after, item_id=item_id, step_id=step.step_id)
+        assert step.server is not None
+        return msgspec.structs.replace(
+            after, item_id=step.server.item_id, child_id=step.server.child_id, step_id=step.step_id
+        )
     return continue_after(tx, workspace, after, accepted.item_id, now_ms)

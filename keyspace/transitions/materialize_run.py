@@ -11,7 +11,7 @@ from keyspace.history import HistoryKind
 from keyspace.layout import RUN_BY_FUNCTION, RUN_LIST, RUN_STAMP
 from keyspace.lifecycle import DeadlineSource
 from keyspace.limits import PRIORITY_DEFAULT
-from keyspace.records.run import RunRecord
+from keyspace.records.run import ParentRecord, RunRecord
 from keyspace.transitions.run_timer import start_run_timer
 from keyspace.transitions.work import discovery_item, save_run
 from keyspace.tx import Tx, digest_of
@@ -31,7 +31,8 @@ _TIMER_PREFIX_OCCURRENCES = 12
 class RunSource(NamedTuple):
     """Where a run comes from; everything its identity and provenance are made of.
 
-    `timeout_ms` is how long it may take and `deadline_source` who says so; None is for ever.
+    `timeout_ms` is how long it may take and `deadline_source` who says so; None is for ever. A child run has a `parent` and
+    no event: its event, name and binding are empty.
     """
 
     event_id: str
@@ -44,6 +45,7 @@ class RunSource(NamedTuple):
     routing_generation: int
     timeout_ms: int | None = None
     deadline_source: DeadlineSource = DeadlineSource.FUNCTION
+    parent: ParentRecord | None = None
 
 
 def run_identity(workspace: str, source: RunSource) -> str:
@@ -86,7 +88,9 @@ def _stored_bytes(text: str) -> int:
     return len(data) + data.count(b'"') + data.count(b"\\")
 
 
-def materialize_run(tx: Tx, workspace: str, run_id: str, source: RunSource, *, order: int) -> RunRecord:
+def materialize_run(
+    tx: Tx, workspace: str, run_id: str, source: RunSource, *, order: int, at_ms: int | None = None
+) -> RunRecord:
     """Create the run as Running with its first discovery item, and its timer when it has a deadline.
 
     Source: RFD 2, "A run moves through" and "When a deadline exists".
@@ -97,11 +101,12 @@ def materialize_run(tx: Tx, workspace: str, run_id: str, source: RunSource, *, o
         run_id: `run_identity(source)`; the caller has read that no such run exists.
         source: the provenance to record.
         order: the run's place among those this transaction creates.
+        at_ms: engine time of what creates it, which may run ahead of the sample; the sample when None.
 
     Writes: run, status index, list entries, companion stamp, history, discovery item with its index entries and bell; the
     same of the RunTimeout item.
     """
-    now_ms = tx.now_ms
+    now_ms = tx.now_ms if at_ms is None else at_ms
     run = RunRecord(
         run_id=run_id,
         application=source.application,
@@ -114,6 +119,7 @@ def materialize_run(tx: Tx, workspace: str, run_id: str, source: RunSource, *, o
         created_at_ms=now_ms,
         updated_at_ms=now_ms,
         input_bytes=source.payload_bytes,
+        parent=source.parent,
     )
     item = discovery_item(tx, workspace, run, now_ms, priority=PRIORITY_DEFAULT)
     if source.timeout_ms is not None:
@@ -136,6 +142,8 @@ def _created_entry(source: RunSource, run: RunRecord) -> dict[str, str | int]:
         "manifest_generation": source.manifest_generation,
         "routing_generation": source.routing_generation,
     }
+    if source.parent is not None:
+        entry |= {"parent": source.parent.run_id, "parent_step": source.parent.step_id, "depth": source.parent.depth}
     if run.deadline_at_ms is not None:
         entry |= {"deadline_at_ms": run.deadline_at_ms, "deadline_source": source.deadline_source.value}
     return entry

@@ -91,7 +91,7 @@ async def settle_undo_failure(
     after = history.append(tx, workspace, after, now_ms, (HistoryKind.ATTEMPT_FAILED, entry))
     delay_ms = undo_delay_ms(step, is_retryable=is_retryable, retry_after_ms=retry_after_ms)
     if delay_ms is None:
-        after = _fail_unwind(tx, workspace, after, step, now_ms)
+        after = await _fail_unwind(tx, workspace, after, step, now_ms)
     else:
         after = _retry_undo(tx, workspace, after, step, attempt, now_ms, delay_ms)
     after = msgspec.structs.replace(after, updated_at_ms=now_ms)
@@ -148,7 +148,7 @@ def _retry_undo(
     )
 
 
-def _fail_unwind(tx: Tx, workspace: str, run: RunRecord, step: StepRecord, now_ms: int) -> RunRecord:
+async def _fail_unwind(tx: Tx, workspace: str, run: RunRecord, step: StepRecord, now_ms: int) -> RunRecord:
     assert run.unwind is not None
     state = advance(COMPENSATION_TABLE, step.compensation, CompensationEvent.EXHAUSTED)
     tx.put(
@@ -164,4 +164,4 @@ def _fail_unwind(tx: Tx, workspace: str, run: RunRecord, step: StepRecord, now_m
         left = {"from": unwind.cursor, "to": 1}
         after = history.append(tx, workspace, after, now_ms, (HistoryKind.COMPENSATIONS_NOT_ATTEMPTED, left))
     after = msgspec.structs.replace(after, unwind=unwind)
-    return end_unwind(tx, workspace, after, Recovery.COMPENSATION_FAILED, now_ms)
+    return await end_unwind(tx, workspace, after, Recovery.COMPENSATION_FAILED, now_ms)

@@ -82,6 +82,7 @@ def settle_server_step(
         after,
         phase=advance(RUN_TABLE, run.phase, RunEvent.PROGRESSED),
         item_id=None,
+        child_id=None,
         step_id=None,
         settled_count=run.settled_count + 1,
         replay_bytes=run.replay_bytes + outcome_bytes + len(step.step_id.encode()) + REPLAY_STEP_BYTES,

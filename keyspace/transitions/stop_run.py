@@ -33,6 +33,7 @@ from keyspace.queue import items
 from keyspace.records.run import RunRecord, StopRecord
 from keyspace.records.work import Direction, ItemRecord, WorkKind
 from keyspace.transitions.begin_unwind import begin_unwind
+from keyspace.transitions.child_work import enqueue_stop
 from keyspace.transitions.lost_attempt import leave_unknown
 from keyspace.transitions.names import check_id
 from keyspace.transitions.run_timer import consume_run_timer
@@ -125,7 +126,8 @@ async def commit_stop(tx: Tx, workspace: str, run: RunRecord, reason: StopReason
     if item is not None and (item.kind is WorkKind.DISCOVERY or item.state is not ItemState.AUTHORIZED):
         after = await _fence(tx, workspace, after, item, now_ms)
         item = None
-    if item is not None or after.unknown_count:
+    await _pass_down(tx, workspace, after, now_ms)
+    if item is not None or after.unknown_count or after.child_id is not None:
         return msgspec.structs.replace(after, phase=advance(RUN_TABLE, run.phase, RunEvent.STOPPED_SETTLING))
     return await begin_unwind(
         tx,
@@ -136,6 +138,18 @@ async def commit_stop(tx: Tx, workspace: str, run: RunRecord, reason: StopReason
         empty=RunEvent.STOPPED_EMPTY,
         unwinding=RunEvent.STOPPED_UNWINDING,
     )
+
+
+async def _pass_down(tx: Tx, workspace: str, run: RunRecord, now_ms: int) -> None:
+    """Send the stop on its way to an unsettled child, which the run stays Cancelling for (FILLED-IN 11, "An unsettled child").
+
+    A child that has ended needs none: the work that settles its parent's step exists already.
+    """
+    if run.child_id is None:
+        return
+    child = await tx.load(RUN.at(workspace, run.child_id))
+    if child is not None and child.phase is not Phase.TERMINAL:
+        enqueue_stop(tx, workspace, child, now_ms)
 
 
 async def _fence(tx: Tx, workspace: str, run: RunRecord, item: ItemRecord, now_ms: int) -> RunRecord:
@@ -172,7 +186,8 @@ async def settlement_gate(tx: Tx, workspace: str, run: RunRecord, now_ms: int) -
 
     Source: RFD 2, "Compensation order is snapshotted only after every effectful settlement token resolves".
     """
-    if run.phase is not Phase.CANCELLING or run.item_id is not None or run.unknown_count or run.stop is None:
+    is_settling = run.item_id is not None or run.child_id is not None or run.unknown_count > 0
+    if run.phase is not Phase.CANCELLING or is_settling or run.stop is None:
         return run
     return await begin_unwind(
         tx,
