@@ -38,6 +38,7 @@ class Story:
         stop: why the run was told to stop, once it was.
         deadline_at_ms: when its forward execution must have ended (Unix epoch milliseconds); None is never.
         deadline_source: who gave it that deadline.
+        blocked: the step id that blocks the run's definition.
     """
 
     phase: Phase = Phase.RUNNING
@@ -51,6 +52,7 @@ class Story:
     stop: StopReason | None = None
     deadline_at_ms: int | None = None
     deadline_source: DeadlineSource | None = None
+    blocked: str | None = None
 
 
 def explain(entries: Iterable[HistoryRecord]) -> Story:
@@ -145,8 +147,13 @@ def _tell_run(story: Story, kind: HistoryKind, data: dict[str, Any]) -> None:
             story.compensations[story.completions[-1]] = CompensationState.PENDING
         case HistoryKind.STOP_COMMITTED:
             story.stop = StopReason(data["reason"])
-            if story.phase is Phase.RUNNING:
+            story.blocked = None
+            if story.phase in (Phase.RUNNING, Phase.DEFINITION_BLOCKED):
                 story.phase = Phase.CANCELLING
+        case HistoryKind.DEFINITION_BLOCKED | HistoryKind.DEFINITION_STILL_BLOCKED:
+            story.phase, story.blocked = Phase.DEFINITION_BLOCKED, str(data["step"])
+        case HistoryKind.DEFINITION_UNBLOCKED:
+            story.phase, story.blocked = Phase.RUNNING, None
         case HistoryKind.UNWIND_ENDED:
             story.phase, story.recovery = Phase.TERMINAL, Recovery(data["recovery"])
         case _:

@@ -16,7 +16,7 @@ from keyspace.layout import HISTORY
 from keyspace.records.run import FailureRecord, HistoryRecord, RunRecord
 from keyspace.tx import Tx
 
-__all__ = ["HistoryKind", "append", "failure_data"]
+__all__ = ["Entry", "HistoryKind", "append", "failure_data"]
 
 
 class HistoryKind(StrEnum):
@@ -49,6 +49,11 @@ class HistoryKind(StrEnum):
     COMPENSATION_FAILED = "compensation-failed"
     COMPENSATIONS_NOT_ATTEMPTED = "compensations-not-attempted"
     UNWIND_ENDED = "unwind-ended"
+    DEFINITION_BLOCKED = "definition-blocked"
+    DEFINITION_STILL_BLOCKED = "definition-still-blocked"
+    DEFINITION_UNBLOCKED = "definition-unblocked"
+    DEFINITION_RETRY_REQUESTED = "definition-retry-requested"
+    DEFINITION_WOKEN = "definition-woken"
 
 
 Entry = tuple[HistoryKind, dict[str, Any]]

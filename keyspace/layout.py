@@ -13,7 +13,7 @@ from typing import Any
 
 from keyspace.leaf import Id, Int, Key, Leaf, Name, Stamp, Text
 from keyspace.limits import BUCKET_MS, SHARDS
-from keyspace.records import event, release, run, system, tenancy, work
+from keyspace.records import blocker, event, release, run, system, tenancy, work
 from keyspace.records.codec import Empty, IntCodec, RawCodec, RecordCodec, StampCodec, TextCodec
 from keyspace.records.work import Lane
 from keyspace.store.api import KeyRange
@@ -152,6 +152,11 @@ RUN_INPUT: Leaf[bytes] = Leaf(
     "RUN_INPUT", Name, 5, Id, 16, Int, codec=_RAW, writers="declare_child", readers="assignments, gateway",
     note="chunk number; only of a child run, other runs' input is their event's payload", cached=2,
 )  # fmt: skip
+BLOCKER: Leaf[blocker.BlockerRecord] = Leaf(
+    "BLOCKER", Name, 5, Id, 13, Text, codec=blocker.BLOCKER,
+    writers="block_run, wake_blocked, probe_definition, rediscover_run; goes with the next answer or stop",
+    readers="the same, gateway", note="run, reason", cached=2,
+)  # fmt: skip
 RUN_LIST: Leaf[str] = Leaf(
     "RUN_LIST", Name, 6, Stamp, codec=_TEXT, writers="materialize_run (stamped key)", readers="gateway pages",
     note="value: run id",
@@ -239,7 +244,15 @@ RELEASE_LIST: Leaf[str] = Leaf(
 )  # fmt: skip
 RELEASE_HEAD: Leaf[release.HeadRecord] = Leaf(
     "RELEASE_HEAD", Name, 25, Name, Name, codec=release.HEAD, writers="prefer_release when the preferred release changes",
-    readers="prefer_release", note="application, function",
+    readers="prefer_release, block_run", note="application, function",
+)  # fmt: skip
+BLOCKED: Leaf[None] = Leaf(
+    "BLOCKED", Name, 26, Name, Name, Id, codec=_EMPTY, writers="block_run; goes with the blocker",
+    readers="prefer_release, wake_blocked", note="application, function, run",
+)  # fmt: skip
+WAKE: Leaf[blocker.WakeRecord] = Leaf(
+    "WAKE", Name, 27, Id, codec=blocker.WAKE, writers="prefer_release, wake_blocked", readers="wake_blocked",
+    note="digest of application and function",
 )  # fmt: skip
 
 LEAVES: tuple[Leaf[Any], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Leaf))

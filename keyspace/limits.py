@@ -81,6 +81,8 @@ HELD_WORK_MAX = 256
 INSTANCE_PAGE_ITEMS = 64
 BUCKET_MS = 1_000
 SHARDS = 8
+PRIORITY_OPERATOR = 2
+"""What an operator asked for: a rediscovery, a retry."""
 PRIORITY_FIRST = 4
 PRIORITY_DEFAULT = 5
 PRIORITY_MAX = 9
@@ -98,6 +100,15 @@ LIVE_PAGE_ITEMS = 64
 """Releases in one record of it: with the longest names still below a chunk."""
 LIVE_ROWS_MAX = 4_096
 """Records of it that one look reads: 256 dispatchers with 1,000 releases each."""
+
+# -- definition blockers
+PROBE_DELAY_MS_INITIAL = 60_000
+PROBE_DELAY_MS_MAX = 3_600_000
+"""A blocked run whose worker announces no new code is looked at again after 1 min, doubling to 1 h (RFD 2)."""
+WAKE_PAGE_ITEMS = 32
+"""Blocked runs that one transaction wakes."""
+WAKE_RUN_BYTES = 40_000
+"""At most what waking one of them charges, with the longest names."""
 
 # -- pages
 BINDING_PAGE_ITEMS = 64

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from keyspace.lifecycle import ItemState, Phase, StopReason
 from keyspace.limits import LOSSES_STUCK
+from keyspace.records.blocker import BlockerRecord
 from keyspace.records.run import RunRecord
 from keyspace.records.work import ItemRecord, WorkKind
 
@@ -21,15 +22,17 @@ class Waiting(NamedTuple):
     until_ms: int | None = None
 
 
-def waiting_for(run: RunRecord, item: ItemRecord | None, now_ms: int) -> Waiting | None:
-    """Return what `run` waits for, given its outstanding item; None when it has ended.
+def waiting_for(
+    run: RunRecord, item: ItemRecord | None, now_ms: int, *, blocker: BlockerRecord | None = None
+) -> Waiting | None:
+    """Return what `run` waits for, given its outstanding item and its blocker; None when it has ended.
 
     A run that stops or is being undone says so, because what it waits for means something else then: an effect that is
     running is still wanted, but nothing goes on from it.
     """
     if run.phase is Phase.TERMINAL:
         return None
-    why = _stopping(run)
+    why = _conflict(blocker) + " " if run.phase is Phase.DEFINITION_BLOCKED else _stopping(run)
     if run.child_id is not None:
         return Waiting(
             "child",
@@ -37,6 +40,9 @@ def waiting_for(run: RunRecord, item: ItemRecord | None, now_ms: int) -> Waiting
             run.updated_at_ms,
             run.deadline_at_ms,
         )
+    if item is None and run.phase is Phase.DEFINITION_BLOCKED:
+        since_ms = run.updated_at_ms if blocker is None else blocker.first_seen_at_ms
+        return Waiting("fix", f"{_conflict(blocker)} Give one of the two calls another id and deploy.", since_ms)
     if item is None:
         return Waiting(
             "operator",
@@ -68,6 +74,17 @@ def _stopping(run: RunRecord) -> str:
     if run.phase is Phase.CANCELLING and run.stop is not None:
         return "The run was cancelled: " if run.stop.reason is StopReason.CANCELLED else "The run's time is over: "
     return "Completed steps are being undone: " if run.phase is Phase.COMPENSATING else ""
+
+
+def _conflict(blocker: BlockerRecord | None) -> str:
+    if blocker is None:
+        return "A step id is used twice in one pass."
+    places = [
+        f"{word} at {site.location}" + (f" ({site.name})" if site.name else "")
+        for word, site in (("first", blocker.first), ("again", blocker.duplicate))
+        if site.location
+    ]
+    return f"Step id {blocker.step_id!r} is used twice in one pass{''.join(', ' + place for place in places)}."
 
 
 def _lost(run: RunRecord) -> str:

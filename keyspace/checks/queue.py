@@ -11,6 +11,7 @@ from keyspace.layout import (
     READY,
     READY_APP,
     RUN,
+    WAKE,
     bucket_of,
     due_pointer,
     ready_key,
@@ -21,6 +22,7 @@ from keyspace.lifecycle import ItemState
 from keyspace.queue.items import lease_key
 from keyspace.records.work import Direction, ItemRecord, Lane, LaneKind, WorkKind
 from keyspace.store.api import KeyRange
+from keyspace.transitions.blockers import blocker_key
 
 __all__: list[str] = []
 
@@ -52,6 +54,14 @@ async def check_item(case: Case) -> None:
         return
     if item.kind in (WorkKind.CHILD_SETTLE, WorkKind.STOP_PROPAGATE):
         await check_child_work(case, item)
+        return
+    if item.kind is WorkKind.RELEASE_WAKE:
+        wake = await case.tx.load(WAKE.at(ws, item.target), snapshot=True)
+        case.expect(wake is not None and wake.item_id == item.item_id, "C4", "no wake owns this work")
+        return
+    if item.kind is WorkKind.DEFINITION_PROBE:
+        blocker = await case.tx.load(blocker_key(ws, item.target), snapshot=True)
+        case.expect(blocker is not None and blocker.probe_item == item.item_id, "C4", "no blocker owns this probe")
         return
     run = await case.tx.load(RUN.at(ws, item.target), snapshot=True)
     is_timer = item.kind is WorkKind.RUN_TIMEOUT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from keyspace.checks.blockers import check_blocked_run
 from keyspace.checks.children import check_family
 from keyspace.checks.report import Case, checks
 from keyspace.explain import explain
@@ -29,6 +30,7 @@ from keyspace.limits import REPLAY_STEP_BYTES, STEPS_MAX
 from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction, LaneKind, WorkKind
 from keyspace.store.api import KeyRange
+from keyspace.transitions.blockers import blocker_key
 from keyspace.transitions.run_timer import TIMED_PHASES
 
 __all__: list[str] = []
@@ -97,6 +99,12 @@ async def _check_way_forward(case: Case, run: RunRecord) -> None:
     if run.item_id is not None:
         item = await case.tx.load(ITEM.at(case.workspace, run.item_id), snapshot=True)
         case.expect(item is not None and item.target == run.run_id, "C3", "the run's work item does not exist")
+        is_pass = item is None or item.kind is WorkKind.DISCOVERY
+        case.expect(is_pass or run.phase is not Phase.DEFINITION_BLOCKED, "C6", "a blocked run has forward work")
+    if run.phase is Phase.DEFINITION_BLOCKED:
+        await check_blocked_run(case, run)
+        return
+    if run.item_id is not None:
         return
     case.expect(run.unknown_count > 0 or run.child_id is not None, "C3", "the run has no way forward")
 
@@ -196,6 +204,12 @@ async def _check_history(case: Case, run: RunRecord, steps: dict[str, StepRecord
         "C8",
         "history and run differ in the deadline",
     )
+    if run.phase is Phase.DEFINITION_BLOCKED or story.blocked is not None:
+        blocker = await case.tx.load(blocker_key(case.workspace, run.run_id), snapshot=True)
+        blocked = None if blocker is None else blocker.step_id
+        case.expect(
+            story.blocked == blocked, "C8", f"history says {story.blocked} is duplicated, the blocker {blocked}"
+        )
     case.expect(story.unknown_count == run.unknown_count, "C8", "history and run differ in unknown attempts")
     told = {step_id: state.value for step_id, state in story.steps.items()}
     case.expect(told == {k: s.state.value for k, s in steps.items()}, "C8", "history and steps differ")

@@ -89,7 +89,8 @@ class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
     accepted. `updated_at_ms` is the run's last recorded instant: engine time never goes below it. `settled_count` counts the
     completed and failed steps. `timeout_item` is the RunTimeout item that vests at `deadline_at_ms`, while nothing has ended
     or stopped forward execution. `child_id` is the child run that its outstanding step waits for; a run with a `parent` has an
-    input of its own and no event.
+    input of its own and no event. `rediscovery` is the last operator's request to look again at a
+    blocked definition.
     """
 
     run_id: str
@@ -127,6 +128,7 @@ class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
     timeout_item: str | None = None
     parent: ParentRecord | None = None
     child_id: str | None = None
+    rediscovery: str | None = None
 
     @property
     def status(self) -> str:

@@ -94,6 +94,8 @@ class WorkKind(StrEnum):
     STOP_PROPAGATE = "stop_propagate"
     RUN_TIMEOUT = "run_timeout"
     TIMER = "timer"
+    DEFINITION_PROBE = "definition_probe"
+    RELEASE_WAKE = "release_wake"
 
 
 class ItemRecord(Record, frozen=True, kw_only=True, array_like=True):
@@ -132,7 +134,10 @@ class ItemRecord(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class InstanceRecord(Record, frozen=True, kw_only=True, array_like=True):
-    """A worker process and the one session that may start work on it; `connection` counts the process's connections."""
+    """A worker process and the one session that may start work on it; `connection` counts the process's connections.
+
+    `position` is the stamp of the release it runs, in hexadecimal; empty for a worker that names none.
+    """
 
     instance: str
     application: str
@@ -140,6 +145,7 @@ class InstanceRecord(Record, frozen=True, kw_only=True, array_like=True):
     release: str
     connected_at_ms: int
     connection: int = 0
+    position: str = ""
 
 
 class ProcessRecord(Record, frozen=True, kw_only=True, array_like=True):

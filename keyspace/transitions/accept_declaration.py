@@ -13,6 +13,7 @@ from keyspace.lifecycle import RunEvent, StepEvent, StepKind, StepState, advance
 from keyspace.limits import PAYLOAD_BYTES_MAX
 from keyspace.records.run import RunRecord, StepRecord
 from keyspace.records.work import Direction, ItemRecord
+from keyspace.transitions.blockers import unblock
 from keyspace.transitions.declaration import (
     FAILURE_RESERVE_BYTES,
     Declaration,
@@ -149,6 +150,7 @@ async def declare(
     check_room(run, earlier, declaration)
     holder = await current_hold(tx, workspace, hold)
     now_ms = engine_now_ms(tx, run)
+    run = await unblock(tx, workspace, run, now_ms)
     step = new_step(workspace, run, earlier, declaration, accepted.item_id, now_ms)
     entry = {
         "step": step.step_id,

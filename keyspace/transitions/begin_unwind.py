@@ -22,6 +22,7 @@ from keyspace.lifecycle import (
     RunEvent,
     advance,
 )
+from keyspace.limits import PRIORITY_FIRST
 from keyspace.queue import items
 from keyspace.records.run import AttemptRecord, RunRecord, StepRecord, UnwindRecord
 from keyspace.records.work import Direction, ItemRecord
@@ -102,7 +103,15 @@ async def enqueue_compensation(tx: Tx, workspace: str, run: RunRecord, completio
 
 
 def enqueue_undo(
-    tx: Tx, workspace: str, run: RunRecord, step: StepRecord, *, ordinal: int, now_ms: int, vesting_ms: int
+    tx: Tx,
+    workspace: str,
+    run: RunRecord,
+    step: StepRecord,
+    *,
+    ordinal: int,
+    now_ms: int,
+    vesting_ms: int,
+    priority: int = PRIORITY_FIRST,
 ) -> ItemRecord:
     """Write a step in the unwind with the attempt of its present undo generation, and enqueue that attempt's work."""
     operation = operation_id(workspace, run.run_id, step.step_id, Direction.COMPENSATION)
@@ -118,7 +127,7 @@ def enqueue_undo(
     )
     tx.put(STEP.at(workspace, run.run_id, step.step_id), step)
     tx.put(ATTEMPT.at(workspace, run.run_id, Direction.COMPENSATION, step.step_id, step.undo_generation), attempt)
-    item = attempt_item(run, step, attempt, Direction.COMPENSATION, now_ms, vesting_ms)
+    item = attempt_item(run, step, attempt, Direction.COMPENSATION, now_ms, vesting_ms, priority=priority)
     items.enqueue(tx, workspace, item)
     return item
 

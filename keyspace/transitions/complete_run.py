@@ -11,6 +11,7 @@ from keyspace.lifecycle import RUN as RUN_TABLE
 from keyspace.lifecycle import Execution, Recovery, RunEvent, advance
 from keyspace.records.run import FailureRecord
 from keyspace.transitions.accept_result import INVALID_RESULT
+from keyspace.transitions.blockers import unblock
 from keyspace.transitions.child_work import announce_end
 from keyspace.transitions.fail_run import settle_function_failure
 from keyspace.transitions.pass_receipt import Pass, answer_digest, open_pass, settle_pass
@@ -52,6 +53,7 @@ async def complete(tx: Tx, workspace: str, accepted: Pass, output: bytes, digest
         return
     run = accepted.run
     now_ms = engine_now_ms(tx, run)
+    run = await unblock(tx, workspace, run, now_ms)
     tx.put_blob(OUTPUT, workspace, run.run_id, value=output)
     entry = {"bytes": len(output), "instance": accepted.instance, "steps": run.step_count}
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.RUN_COMPLETED, entry))

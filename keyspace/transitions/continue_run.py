@@ -37,6 +37,7 @@ from keyspace.transitions.accept_result import (
     value_digest,
 )
 from keyspace.transitions.accept_success import next_work, settle_success, unrecordable
+from keyspace.transitions.block_run import DefinitionConflict, block, block_run, conflict_digest
 from keyspace.transitions.complete_run import complete, complete_run, output_digest
 from keyspace.transitions.fail_run import fail_run, function_failure_digest, settle_function_failure
 from keyspace.transitions.hold import Hold, current_hold
@@ -71,7 +72,7 @@ class FunctionFailure(NamedTuple):
     failure: FailureRecord
 
 
-Ending = Declaration | Completion | FunctionFailure
+Ending = Declaration | Completion | FunctionFailure | DefinitionConflict
 
 
 class Continued(NamedTuple):
@@ -105,6 +106,8 @@ async def answer_pass(
         return await accept_held_declaration(tx, workspace, work, ending, hold, value_bytes_max=value_bytes_max)
     if isinstance(ending, Completion):
         return await complete_run(tx, workspace, work, ending.output, value_bytes_max=value_bytes_max), None
+    if isinstance(ending, DefinitionConflict):
+        return await block_run(tx, workspace, work, ending), None
     return await fail_run(tx, workspace, work, ending.failure), None
 
 
@@ -194,6 +197,8 @@ async def _end_pass(
     if isinstance(ending, Completion):
         digest = output_digest(ending.output)
         await complete(tx, workspace, accepted, ending.output, digest, value_bytes_max=value_bytes_max)
+    elif isinstance(ending, DefinitionConflict):
+        await block(tx, workspace, accepted, ending, conflict_digest(ending))
     else:
         digest = function_failure_digest(ending.failure)
         await settle_function_failure(tx, workspace, accepted, bounded_failure(ending.failure), digest)

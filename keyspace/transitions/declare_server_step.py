@@ -19,6 +19,7 @@ from keyspace.lifecycle import STEP as STEP_TABLE
 from keyspace.lifecycle import RunEvent, StepEvent, StepState, advance
 from keyspace.records.run import RunRecord, ServerStepRecord, StepRecord
 from keyspace.records.work import Direction
+from keyspace.transitions.blockers import unblock
 from keyspace.transitions.declaration import ChildTerms, Declaration, check_room, terms_digest
 from keyspace.transitions.declare_child import declare_child
 from keyspace.transitions.declare_timer import declare_timer
@@ -59,7 +60,8 @@ async def declare_server_step(
     terms = terms_digest(declaration)
     if earlier is not None and earlier.state is not StepState.OBSOLETE:
         _check_repeat(earlier, declaration, terms)
-        after = _keep_recorded(tx, workspace, accepted, earlier, now_ms)
+        run = await unblock(tx, workspace, run, now_ms)
+        after = _keep_recorded(tx, workspace, run, accepted.item_id, earlier, now_ms)
         settle_pass(tx, workspace, accepted, after, digest, now_ms)
         return
     check_room(run, earlier, declaration)
@@ -69,6 +71,7 @@ async def declare_server_step(
     else:
         assert declaration.terms is not None
         step = declare_timer(tx, workspace, run, step, declaration.terms, now_ms)
+    run = await unblock(tx, workspace, run, now_ms)
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.STEP_DECLARED, _entry(step)))
     tx.put(STEP.at(workspace, run.run_id, step.step_id), step)
     after = msgspec.structs.replace(
@@ -129,14 +132,14 @@ def _check_repeat(earlier: StepRecord, declaration: Declaration, terms: str) -> 
         )  # fmt: skip
 
 
-def _keep_recorded(tx: Tx, workspace: str, accepted: Pass, step: StepRecord, now_ms: int) -> RunRecord:
+def _keep_recorded(tx: Tx, workspace: str, run: RunRecord, pass_id: str, step: StepRecord, now_ms: int) -> RunRecord:
     """Return the run as a repeated declaration leaves it: waiting where it waited, or with a pass to go on from the outcome."""
     entry = {"step": step.step_id, "kind": step.kind.value, "generation": step.generation}
-    after = history.append(tx, workspace, accepted.run, now_ms, (HistoryKind.DECLARATION_REPEATED, entry))
+    after = history.append(tx, workspace, run, now_ms, (HistoryKind.DECLARATION_REPEATED, entry))
     after = msgspec.structs.replace(after, phase=advance(RUN_TABLE, after.phase, RunEvent.PROGRESSED))
     if step.state is StepState.WAITING:
         assert step.server is not None
         return msgspec.structs.replace(
             after, item_id=step.server.item_id, child_id=step.server.child_id, step_id=step.step_id
         )
-    return continue_after(tx, workspace, after, accepted.item_id, now_ms)
+    return continue_after(tx, workspace, after, pass_id, now_ms)

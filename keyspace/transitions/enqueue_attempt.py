@@ -14,7 +14,14 @@ __all__ = ["attempt_item", "enqueue_attempt"]
 
 
 def attempt_item(
-    run: RunRecord, step: StepRecord, attempt: AttemptRecord, direction: Direction, now_ms: int, vesting_ms: int
+    run: RunRecord,
+    step: StepRecord,
+    attempt: AttemptRecord,
+    direction: Direction,
+    now_ms: int,
+    vesting_ms: int,
+    *,
+    priority: int = PRIORITY_FIRST,
 ) -> ItemRecord:
     """Return the work item that delivers an attempt of `step` in a direction, in the class that its declaration recorded."""
     return ItemRecord(
@@ -23,7 +30,7 @@ def attempt_item(
         lane=application_lane(run.application, run.function, direction).stored,
         target=run.run_id,
         step_id=attempt.step_id,
-        priority=PRIORITY_FIRST,
+        priority=priority,
         vesting_ms=vesting_ms,
         ordinal=attempt.ordinal,
         generation=attempt.generation,
@@ -34,7 +41,14 @@ def attempt_item(
 
 
 def enqueue_attempt(
-    tx: Tx, workspace: str, run: RunRecord, step: StepRecord, now_ms: int, vesting_ms: int
+    tx: Tx,
+    workspace: str,
+    run: RunRecord,
+    step: StepRecord,
+    now_ms: int,
+    vesting_ms: int,
+    *,
+    priority: int = PRIORITY_FIRST,
 ) -> ItemRecord:
     """Write the attempt of the step's present generation and enqueue its work."""
     attempt = AttemptRecord(
@@ -48,6 +62,6 @@ def enqueue_attempt(
         vesting_ms=vesting_ms,
     )
     tx.put(ATTEMPT.at(workspace, run.run_id, Direction.FORWARD, step.step_id, step.generation), attempt)
-    item = attempt_item(run, step, attempt, Direction.FORWARD, now_ms, vesting_ms)
+    item = attempt_item(run, step, attempt, Direction.FORWARD, now_ms, vesting_ms, priority=priority)
     items.enqueue(tx, workspace, item)
     return item

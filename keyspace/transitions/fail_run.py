@@ -10,6 +10,7 @@ from keyspace.lifecycle import Execution, RunEvent
 from keyspace.records.run import FailureRecord
 from keyspace.transitions.accept_result import bounded_failure, failure_digest
 from keyspace.transitions.begin_unwind import begin_unwind
+from keyspace.transitions.blockers import unblock
 from keyspace.transitions.pass_receipt import Pass, answer_digest, open_pass, settle_pass
 from keyspace.transitions.run_timer import consume_run_timer
 from keyspace.transitions.work import Accepted, Verdict, Work, engine_now_ms
@@ -43,6 +44,7 @@ async def settle_function_failure(tx: Tx, workspace: str, accepted: Pass, failur
     """Write an accepted function failure; shared with return values that no record can carry."""
     run = accepted.run
     now_ms = engine_now_ms(tx, run)
+    run = await unblock(tx, workspace, run, now_ms)
     entry = {"failure": history.failure_data(failure), "instance": accepted.instance, "steps": run.step_count}
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.RUN_FAILED, entry))
     after = await consume_run_timer(tx, workspace, msgspec.structs.replace(after, failure=failure))

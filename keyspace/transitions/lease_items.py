@@ -9,13 +9,14 @@ import msgspec
 from keyspace import history
 from keyspace.history import HistoryKind
 from keyspace.layout import ITEM, RUN
-from keyspace.lifecycle import ItemState, Phase
+from keyspace.lifecycle import ItemState
 from keyspace.limits import CLAIM_ITEMS_MAX, DEADLINE_STOPS_MAX
 from keyspace.queue import claims, items
 from keyspace.queue.items import Seat
 from keyspace.records.run import RunRecord
 from keyspace.records.work import ItemRecord, Lane, WorkKind
 from keyspace.transitions.deadline import is_past_deadline, stop_for_deadline
+from keyspace.transitions.pass_receipt import PASSING_PHASES
 from keyspace.transitions.work import engine_now_ms, save_run
 from keyspace.tx import Tx
 
@@ -102,7 +103,7 @@ def _deliver(tx: Tx, workspace: str, item: ItemRecord, run: RunRecord, seat: Sea
     if item.kind is not WorkKind.DISCOVERY:
         leased = items.lease(tx, workspace, item, seat, tx.now_ms + lease_ms)
         return Delivery(workspace, leased, run, seat)
-    assert run.phase is Phase.RUNNING, "discovery work of a run that is not running"
+    assert run.phase in PASSING_PHASES, "discovery work of a run that takes no pass"
     now_ms = engine_now_ms(tx, run)
     leased = items.lease(tx, workspace, item, seat, tx.now_ms + lease_ms, authorized_at_ms=now_ms)
     entry = {

@@ -25,7 +25,15 @@ class RecordedStart(NamedTuple):
 
 
 async def open_session(
-    tx: Tx, workspace: str, *, instance_id: str, application: str, session: str, release: str, connection: int = 0
+    tx: Tx,
+    workspace: str,
+    *,
+    instance_id: str,
+    application: str,
+    session: str,
+    release: str,
+    connection: int = 0,
+    position: str = "",
 ) -> InstanceRecord:
     """Make `session` the one that may start work on the instance; from this commit older sessions authorize nothing.
 
@@ -40,6 +48,7 @@ async def open_session(
         session: minted before the retry loop; the receipt.
         release: what it runs.
         connection: the process's own count of its connections, from 1; 0 from one that does not count.
+        position: the stamp of the release it runs, in hexadecimal; empty when it names none.
 
     Reads: the instance.  Writes: the instance.  Conflicts: aborts authorizations and proofs of older sessions in flight.
     Idempotent: by the session's id.
@@ -66,6 +75,7 @@ async def open_session(
         release=release,
         connected_at_ms=tx.now_ms,
         connection=connection,
+        position=position,
     )
     tx.put(key, record)
     return record

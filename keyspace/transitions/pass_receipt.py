@@ -14,7 +14,11 @@ from keyspace.transitions.deadline import is_past_deadline, stop_for_deadline
 from keyspace.transitions.work import Replayed, Stale, Work, engine_now_ms, load_pass, save_run
 from keyspace.tx import Tx, digest_of
 
-__all__ = ["Pass", "answer_digest", "decide_pass", "open_pass", "settle_pass", "stale_by_stop"]
+__all__ = ["PASSING_PHASES", "Pass", "answer_digest", "decide_pass", "open_pass", "settle_pass", "stale_by_stop"]
+
+
+PASSING_PHASES = frozenset((Phase.RUNNING, Phase.DEFINITION_BLOCKED))
+"""Where a pass may be under way: a blocked run is looked at again, and only a pass can clear its blocker."""
 
 
 class Pass(NamedTuple):
@@ -49,7 +53,7 @@ def decide_pass(run: RunRecord | None, item: ItemRecord | None, work: Work, dige
         return stale_by_stop(run)
     if item is None or item.token != work.token or item.kind is not WorkKind.DISCOVERY or item.target != run.run_id:
         return Stale("lease_lost")
-    if run.phase is not Phase.RUNNING or run.item_id != item.item_id:
+    if run.phase not in PASSING_PHASES or run.item_id != item.item_id:
         return Stale("run_not_running")
     return Pass(run, run, item.item_id, item, item.instance)
 

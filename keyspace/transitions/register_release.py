@@ -13,11 +13,12 @@ from collections.abc import Mapping
 import msgspec
 
 from keyspace.errors import Refusal
-from keyspace.layout import RELEASE, RELEASE_HEAD, RELEASE_LIST, RELEASE_OFFERS, RELEASE_STAMP
+from keyspace.layout import BLOCKED, RELEASE, RELEASE_HEAD, RELEASE_LIST, RELEASE_OFFERS, RELEASE_STAMP
 from keyspace.limits import FUNCTIONS_MAX, HEAD_PAGE_ITEMS, LIVE_MS, RELEASE_NAME_BYTES_MAX, RELEASES_MAX
 from keyspace.records.release import OFFERS, HeadRecord, OffersRecord, ReleaseRecord
 from keyspace.transitions.live_releases import read_live
 from keyspace.transitions.names import check_name, check_text
+from keyspace.transitions.wake_blocked import call_wake
 from keyspace.tx import Tx, digest_of
 
 __all__ = [
@@ -114,8 +115,10 @@ async def prefer_release(tx: Tx, workspace: str, application: str, release_id: s
         release_id: the release.
         after: the function that the page before ended with; empty for the first page.
 
-    Reads: the release, its position and each head of the page, with conflict.  Writes: heads that change; at the end the release.
-    Conflicts: with a newer release of the same application; never with a run.  Budget: about 1 kB a function.
+    Reads: the release, its position and each head of the page, with conflict; whether the functions have blocked runs.
+    Writes: heads that change, the wakes of those functions' blocked runs; at the end the release.
+    Conflicts: with a newer release of the same application; with a run of it only when that becomes blocked or unblocked.
+    Budget: about 1 kB a function, 4 kB where runs are blocked.
     Idempotent: a head that names this release or a newer one stays.
 
     Returns:
@@ -130,12 +133,13 @@ async def prefer_release(tx: Tx, workspace: str, application: str, release_id: s
     functions = [name for name in sorted(await load_offers(tx, workspace, application, record)) if name > after]
     page = functions[:HEAD_PAGE_ITEMS]
     heads = await tx.load_all(RELEASE_HEAD.at(workspace, application, function) for function in page)
-    for function, head in zip(page, heads, strict=True):
-        if prefers(head, position):
-            tx.put(
-                RELEASE_HEAD.at(workspace, application, function),
-                HeadRecord(release_id=release_id, position=position),
-            )
+    changed = [function for function, head in zip(page, heads, strict=True) if prefers(head, position)]
+    # One look at the whole application serves where nothing is blocked, which is nearly always.
+    has_blocked = bool(changed) and not await tx.is_empty(BLOCKED.span(workspace, application))
+    for function in changed:
+        tx.put(RELEASE_HEAD.at(workspace, application, function), HeadRecord(release_id=release_id, position=position))
+        if has_blocked:
+            await call_wake(tx, workspace, application, function, release_id, position)
     if len(functions) > len(page):
         return page[-1]
     tx.put(RELEASE.at(workspace, application, release_id), msgspec.structs.replace(record, is_preferred=True))

@@ -17,6 +17,7 @@ from keyspace.history import HistoryKind
 from keyspace.layout import ATTEMPT, RESOLUTION, RUN, STEP
 from keyspace.lifecycle import ATTEMPT as ATTEMPT_TABLE
 from keyspace.lifecycle import AttemptEvent, AttemptState, Phase, StopReason, advance
+from keyspace.limits import PRIORITY_OPERATOR
 from keyspace.records.run import AttemptRecord, FailureRecord, ResolutionRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction, WorkKind
 from keyspace.transitions.accept_event import check_idempotency_key
@@ -281,10 +282,13 @@ def _authorize_retry(
     if target.direction is Direction.FORWARD:
         moved = msgspec.structs.replace(moved, generation=step.generation + 1, ordinal=step.ordinal + 1)
         tx.put(STEP.at(workspace, run.run_id, step.step_id), moved)
-        item = enqueue_attempt(tx, workspace, run, moved, now_ms, now_ms)
+        item = enqueue_attempt(tx, workspace, run, moved, now_ms, now_ms, priority=PRIORITY_OPERATOR)
     else:
         moved = msgspec.structs.replace(moved, undo_generation=step.undo_generation + 1)
-        item = enqueue_undo(tx, workspace, run, moved, ordinal=attempt.ordinal + 1, now_ms=now_ms, vesting_ms=now_ms)
+        item = enqueue_undo(
+            tx, workspace, run, moved, ordinal=attempt.ordinal + 1, now_ms=now_ms, vesting_ms=now_ms,
+            priority=PRIORITY_OPERATOR,
+        )  # fmt: skip
     entry = attempt_entry(
         target.direction,
         step=step.step_id,

@@ -33,6 +33,7 @@ from keyspace.queue import items
 from keyspace.records.run import RunRecord, StopRecord
 from keyspace.records.work import Direction, ItemRecord, WorkKind
 from keyspace.transitions.begin_unwind import begin_unwind
+from keyspace.transitions.blockers import clear_blocker
 from keyspace.transitions.child_work import enqueue_stop
 from keyspace.transitions.lost_attempt import leave_unknown
 from keyspace.transitions.names import check_id
@@ -91,9 +92,9 @@ async def cancel_run(tx: Tx, workspace: str, run_id: str, *, by: str) -> StopRep
         run_id: the run.
         by: the acting key, for history.
 
-    Reads: run, its outstanding item; a fenced callback's step and attempt; the last completion and its step.
-    Writes: run, status index, history; the outstanding item goes unless it is an authorized effect, as does the run's
-        timer; the first compensation.
+    Reads: run, its outstanding item; a fenced callback's step and attempt; a blocker; the last completion and its step.
+    Writes: run, status index, history; the outstanding item goes unless it is an authorized effect, as do the run's timer
+        and any blocker with its probe; the first compensation.
     Conflicts: only with this run's other transitions.  Budget: under 24 kB, whatever the run has done.
     Idempotent: the stop on the run is its receipt.
 
@@ -122,6 +123,8 @@ async def commit_stop(tx: Tx, workspace: str, run: RunRecord, reason: StopReason
         after, stop=StopRecord(reason=reason, at_ms=now_ms, by=by), updated_at_ms=now_ms, generation=run.generation + 1
     )
     after = await consume_run_timer(tx, workspace, after)
+    if run.phase is Phase.DEFINITION_BLOCKED:
+        await clear_blocker(tx, workspace, run)
     item = None if run.item_id is None else await tx.load(ITEM.at(workspace, run.item_id))
     if item is not None and (item.kind is WorkKind.DISCOVERY or item.state is not ItemState.AUTHORIZED):
         after = await _fence(tx, workspace, after, item, now_ms)

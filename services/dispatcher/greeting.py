@@ -127,6 +127,7 @@ async def greet(work: WorkEffects, hello: Hello) -> Greeting:
             session=session,
             release=hello.release,
             connection=hello.connection,
+            position=standing.position,
         ),
     )
     after: RecordedStart | None = None

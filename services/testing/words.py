@@ -62,6 +62,11 @@ def _completed(data: Data, _: int) -> str:
     return f"{step} completed at attempt {data['attempt']}"
 
 
+def _places(data: Data) -> str:
+    places = [data["first"]["location"], data["duplicate"]["location"]]
+    return f", at {places[0]} and at {places[1]}" if all(places) else ""
+
+
 _SENTENCES: dict[str, Callable[[Data, int], str]] = {
     HistoryKind.RUN_CREATED: lambda data, _: f"the run of {data['function']} was created",
     HistoryKind.PASS_AUTHORIZED: lambda data, _: f"pass {data['pass']} went to a worker",
@@ -99,5 +104,10 @@ _SENTENCES: dict[str, Callable[[Data, int], str]] = {
     HistoryKind.COMPENSATIONS_NOT_ATTEMPTED: lambda data, _: (
         f"the {data['from'] - data['to'] + 1} steps that completed before it were not undone"
     ),
+    HistoryKind.DEFINITION_BLOCKED: lambda data, _: f"step id {data['step']!r} was met twice{_places(data)}",
+    HistoryKind.DEFINITION_STILL_BLOCKED: lambda data, _: f"step id {data['step']!r} is met twice{_places(data)}",
+    HistoryKind.DEFINITION_UNBLOCKED: lambda data, _: f"step id {data['step']!r} is no longer met twice",
+    HistoryKind.DEFINITION_RETRY_REQUESTED: lambda data, _: f"{data['by']} asked for another look at the code",
+    HistoryKind.DEFINITION_WOKEN: lambda data, _: f"the code is looked at again ({data['by']})",
     HistoryKind.UNWIND_ENDED: lambda data, _: f"the unwind ended: {data['executed']} undone, {data['skipped']} skipped",
 }

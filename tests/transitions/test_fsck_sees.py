@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from blocker_verbs import be_blocked, block, join, rediscover, run_probe_lane
+from test_releases import release
 from world import LEASE_MS, World, work_of
 
 from keyspace.fsck import check_keyspace
 from keyspace.layout import identify
+from keyspace.lifecycle import Phase
 
 UNSEEN_WHEN_REMOVED = {
     "BELL": "a lost bell costs a wake-up, which the rescan makes good",
@@ -15,6 +18,7 @@ UNSEEN_WHEN_REMOVED = {
     "DUE": "a pointer is owed only while its lane holds work",
     "DUE_APP": "the same",
     "INSTANCE": "an instance that said bye",
+    "RELEASE_HEAD": "it goes with the release that it names, and older ones do not take its place",
     "STALE": "a diagnostic",
 }
 
@@ -51,6 +55,19 @@ async def busy_world() -> World:
     await world.start_run()
     await world.declare(await world.lease_pass(), "s1")
     work_of(await world.lease())
+    # Blocked: with a probe, with its next pass, and by the code of a release while the next one is to wake it.
+    await be_blocked(world)
+    asked = await be_blocked(world)
+    await rediscover(world, asked.run_id)
+    await join(world, await release(world, "v1"), instance="22" * 16)
+    await run_probe_lane(world)
+    for _ in range(2):
+        await block(world, await world.lease_pass(instance="22" * 16))
+    await release(world, "v2")
+    unannounced = await world.start_run()
+    await world.hello()
+    await block(world, await world.lease_pass())
+    assert (await world.get_run(unannounced.run_id)).phase is Phase.DEFINITION_BLOCKED
     # Repeatable: lost and waiting for its next delivery.
     await world.start_run()
     repeatable = await world.start_step(repeatable=True)

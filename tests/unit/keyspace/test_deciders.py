@@ -247,7 +247,8 @@ def _pass_rule(case: dict[str, Any]) -> str:
     item = (case["item"] is not None, case["token"], case["kind"], case["target"])
     if item != (True, MINE, WorkKind.DISCOVERY, RUN_ID):
         return "lease_lost"
-    if case["phase"] is not Phase.RUNNING or case["owned"] != ITEM_ID:
+    # A blocked run is looked at by passes too: only one of them can clear its blocker.
+    if case["phase"] not in (Phase.RUNNING, Phase.DEFINITION_BLOCKED) or case["owned"] != ITEM_ID:
         return "run_not_running"
     return "accepted"
 
