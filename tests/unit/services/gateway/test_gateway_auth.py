@@ -19,7 +19,14 @@ ROLES = (Role.ADMIN, Role.CLIENT, Role.READER, Role.WORKER)
 
 def path_of(endpoint: Endpoint, workspace: str, run: str = "0" * 32) -> str:
     return endpoint.path.format(
-        workspace=workspace, event=run, run=run, key="0" * 32, step="s1", application="shop", generation="1"
+        workspace=workspace,
+        event=run,
+        run=run,
+        key="0" * 32,
+        step="s1",
+        application="shop",
+        function="fulfil",
+        generation="1",
     )
 
 

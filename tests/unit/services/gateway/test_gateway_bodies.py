@@ -23,7 +23,9 @@ WRITERS = [endpoint for endpoint in ENDPOINTS if endpoint.body is not None]
 )  # fmt: skip
 async def test_garbage_gets_a_typed_answer(world: GatewayWorld, endpoint: Endpoint, body: bytes) -> None:
     """Case 077: broken, truncated and deeply nested bodies on every route that takes one."""
-    path = endpoint.path.format(workspace="acme", application="shop", run="0" * 32, step="s1", generation="1")
+    path = endpoint.path.format(
+        workspace="acme", application="shop", function="fulfil", run="0" * 32, step="s1", generation="1"
+    )
     before = await world.core.dump()
     response = await world.request(endpoint.method, path, content=body, key="the-operator-s-own-key-of-tests")
     assert response.status_code in (400, 422), response.text
