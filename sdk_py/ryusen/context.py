@@ -6,15 +6,16 @@ import contextvars
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol, TypeVar, overload
 
 from ryusen.annotations import result_annotation
 from ryusen.durations import Duration, parse_duration_ms
 from ryusen.errors import DeclarationRefused, NotInAttempt
-from ryusen.protocol.frames import StepDeclaration
+from ryusen.protocol.frames import StepDeclaration, Timer
 from ryusen.protocol.limits import ATTEMPT_TIMEOUT_MS_MAX, LOCATION_CHARS_MAX
-from ryusen.protocol.names import name_fault
 from ryusen.retry import Retry
+from ryusen.server_steps import require_names, server_step, timer_of, timer_until
 
 __all__ = ["Attempt", "Context", "Step", "StepCall", "StepHost", "current_attempt"]
 
@@ -63,13 +64,14 @@ def bind_attempt(attempt: Attempt) -> None:
 
 @dataclass(frozen=True)
 class StepCall:
-    """One `step.run` as a pass met it: its declaration, and the callback with its arguments as current code has them.
+    """One step as a pass met it: its declaration, and the callback with its arguments as current code has them.
 
-    `compensate` undoes the step when the run does not succeed; None when current code has no compensator.
+    `callback` is None for a step that the service settles itself. `compensate` undoes the step when the run does not succeed;
+    None when current code has no compensator.
     """
 
     declaration: StepDeclaration
-    callback: Callable[..., Any]
+    callback: Callable[..., Any] | None
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     annotation: Any
@@ -201,8 +203,7 @@ class Step:
             DeclarationRefused: an argument is outside its bounds, or the server refused the step.
             DuplicateStepId: this pass has met the id already.
         """
-        caller = sys._getframe(1)
-        location = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        location = _caller()
         undo = Undo(compensate, compensate_retry, compensate_timeout, compensate_idempotent)
         return self._run(id, fn, args, kwargs, retry, timeout, name, idempotent, location, undo)
 
@@ -219,9 +220,7 @@ class Step:
         location: str,
         undo: Undo,
     ) -> Any:
-        _require_name(step_id, "id")
-        if name is not None:
-            _require_name(name, "name")
+        require_names(step_id, name)
         if not callable(callback):
             raise DeclarationRefused("invalid_argument", "fn", message=f"a {type(callback).__name__} is not callable")
         if retry is not None and not isinstance(retry, Retry):
@@ -238,10 +237,52 @@ class Step:
             undo_timeout_ms=_timeout_ms(undo.timeout, "compensate_timeout"),
             repeatable=idempotent,
             undo_repeatable=undo.idempotent,
-            location=location[-LOCATION_CHARS_MAX:],
+            location=location,
         )
         context = contextvars.copy_context()
         call = StepCall(declaration, callback, args, kwargs, result_annotation(callback), context, undo.compensate)
+        return await self._host.resolve(call)
+
+    def sleep(self, id: str, duration: Duration, /, *, name: str | None = None) -> Coroutine[Any, Any, None]:
+        """Let the run go on after a while. Nothing is held meanwhile: no process, no slot, no lease.
+
+        The time counts from when the service accepts the step, by the service's clock, and is recorded then: later code that
+        says something else moves nothing, and neither does a restart. A run that is stopped or whose own timeout is over does
+        not wake.
+
+        Args:
+            id: names the step in its run, as for `run`.
+            duration: seconds, a timedelta or text such as "1h30m"; 0 to ten years.
+            name: shown to people in place of the id.
+
+        Raises:
+            DeclarationRefused: an argument is outside its bounds, or the server refused the step.
+            DuplicateStepId: this pass has met the id already.
+        """
+        location = _caller()
+        return self._sleep(id, name, location, lambda: timer_of(duration))
+
+    def sleep_until(self, id: str, when: datetime | int, /, *, name: str | None = None) -> Coroutine[Any, Any, None]:
+        """Let the run go on at an instant, at once when it has passed; otherwise as `sleep`.
+
+        Args:
+            id: names the step in its run, as for `run`.
+            when: a datetime with a zone, or Unix epoch milliseconds; from 1970, at most ten years ahead.
+            name: shown to people in place of the id.
+
+        Raises:
+            DeclarationRefused: an argument is outside its bounds, or the server refused the step.
+            DuplicateStepId: this pass has met the id already.
+        """
+        location = _caller()
+        return self._sleep(id, name, location, lambda: timer_until(when))
+
+    async def _sleep(self, step_id: str, name: str | None, location: str, timer: Callable[[], Timer]) -> None:
+        await self._settled_by_server(server_step(step_id, name, location, kind="timer", timer=timer()))
+
+    async def _settled_by_server(self, declaration: StepDeclaration) -> Any:
+        """Return the recorded outcome of a step that the service settles."""
+        call = StepCall(declaration, None, (), {}, Any, contextvars.copy_context())
         return await self._host.resolve(call)
 
 
@@ -274,7 +315,7 @@ def _require_flag(value: object, field: str) -> None:
         raise DeclarationRefused("invalid_argument", field, message=f"a {type(value).__name__}; pass True or False")
 
 
-def _require_name(value: object, field: str) -> None:
-    fault = name_fault(value)
-    if fault is not None:
-        raise DeclarationRefused("invalid_argument", field, message=f"the step's {field} {fault}")
+def _caller() -> str:
+    """Return where the method that asks was called; the end of a long path."""
+    frame = sys._getframe(2)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"[-LOCATION_CHARS_MAX:]

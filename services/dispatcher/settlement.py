@@ -19,6 +19,7 @@ from ryusen.protocol.frames import (
     Settled,
     StepDeclaration,
     Succeeded,
+    Timer,
 )
 from ryusen.protocol.values import check_value
 
@@ -26,7 +27,6 @@ from keyspace.errors import Detail, Refusal
 from keyspace.keyspace import Keyspace
 from keyspace.records.run import FailureRecord, RetryRecord
 from keyspace.records.work import ItemRecord
-from keyspace.transitions.accept_declaration import Declaration
 from keyspace.transitions.accept_failure import accept_failure
 from keyspace.transitions.accept_success import accept_success
 from keyspace.transitions.continue_run import (
@@ -37,6 +37,7 @@ from keyspace.transitions.continue_run import (
     continue_run,
     following_pass,
 )
+from keyspace.transitions.declaration import Declaration, ServerTerms, TimerTerms
 from keyspace.transitions.hold import Hold
 from keyspace.transitions.target_not_found import target_not_found
 from keyspace.transitions.work import Replayed, Stale, Verdict, Work
@@ -256,7 +257,16 @@ def declaration_of(step: StepDeclaration) -> Declaration:
         undo_timeout_ms=step.undo_timeout_ms,
         repeatable=step.repeatable,
         undo_repeatable=step.undo_repeatable,
+        terms=_terms(step),
     )
+
+
+def _terms(step: StepDeclaration) -> ServerTerms | None:
+    """Return what a server-owned step is declared with; a step that leaves its terms out gets empty ones, to be refused."""
+    if step.kind == "timer":
+        timer = step.timer or Timer()
+        return TimerTerms(delay_ms=timer.delay_ms, until_ms=timer.until_ms)
+    return None
 
 
 def _policy(retry: RetryPolicy) -> RetryRecord:

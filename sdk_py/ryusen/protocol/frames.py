@@ -62,6 +62,7 @@ __all__ = [
     "StepDeclaration",
     "StepMemo",
     "Succeeded",
+    "Timer",
     "Void",
     "Welcome",
     "WorkRef",
@@ -128,15 +129,24 @@ class RetryPolicy(_Part, frozen=True, kw_only=True, omit_defaults=True):
     cap_ms: int = 300_000
 
 
-class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """The next unresolved step that a pass met. What begins with `undo` is its compensator's.
+class Timer(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """A durable timer: so long after the server accepts it, or at an instant (Unix epoch); milliseconds, exactly one of them."""
 
-    `repeatable` says that running the callback again under the same operation id is safe.
+    delay_ms: int | None = None
+    until_ms: int | None = None
+
+
+class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The next unresolved step that a pass met. `kind` says who settles it: a callback, or the server by the terms beside it.
+
+    What begins with `undo` is its compensator's; `repeatable` says that running the callback again under the same operation id
+    is safe. A step of the server's has no attempts: one that asks for a compensator, an attempt timeout or several attempts is
+    refused.
     """
 
     id: str
     name: str = ""
-    kind: Literal["callback"] = "callback"
+    kind: Literal["callback", "timer"] = "callback"
     retry: RetryPolicy = RetryPolicy()
     timeout_ms: int | None = None
     compensable: bool = False
@@ -145,6 +155,7 @@ class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
     undo_timeout_ms: int | None = None
     repeatable: bool = False
     undo_repeatable: bool = False
+    timer: Timer | None = None
 
 
 class StepMemo(_Part, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,6 +12,8 @@ __all__ = [
     "MESSAGE_BYTES_MAX",
     "NAME_CHARS_MAX",
     "RETRY_DELAY_MS_MAX",
+    "TIMER_MS_MAX",
+    "TIMESTAMP_MS_MAX",
     "TRIGGERS_MAX",
     "VALUE_BYTES_DEFAULT",
     "VALUE_BYTES_MAX",
@@ -41,3 +43,7 @@ DETAILS_BYTES_MAX = 8_192
 """Bytes of a failure's encoded details."""
 RETRY_DELAY_MS_MAX = 30 * 86_400_000
 """Milliseconds between two attempts."""
+TIMER_MS_MAX = 10 * 365 * 86_400_000
+"""Milliseconds that a timer may lie ahead: ten years."""
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""The last instant there is, in Unix epoch milliseconds: the end of the year 9999."""

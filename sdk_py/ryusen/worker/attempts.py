@@ -43,7 +43,9 @@ class AttemptRun:
             value_bytes_max: the largest encoded result the server accepts, in bytes.
         """
         self.label = f"step {attempt.step_id} of function {attempt.function}, run {attempt.run_id}"
+        assert call.callback is not None, "only a callback runs as an attempt"
         self._call = call
+        self._callback = call.callback
         self._attempt = attempt
         self._value_bytes_max = value_bytes_max
         self._task: asyncio.Task[Outcome] | None = None
@@ -64,8 +66,8 @@ class AttemptRun:
     async def _outcome(self) -> Outcome:
         call = self._call
         try:
-            if is_async(call.callback):
-                value = await call.callback(*call.args, **call.kwargs)
+            if is_async(self._callback):
+                value = await self._callback(*call.args, **call.kwargs)
             else:
                 value = await self._in_own_thread()
                 if inspect.iscoroutine(value):  # `lambda: charge(order)` with an async charge
@@ -87,7 +89,7 @@ class AttemptRun:
         def body() -> None:
             value, error = None, None
             try:
-                value = context.run(self._call.callback, *self._call.args, **self._call.kwargs)
+                value = context.run(self._callback, *self._call.args, **self._call.kwargs)
             except BaseException as exc:  # noqa: BLE001 - carried to the attempt, which reports it
                 error = exc
             # The loop is closed when the process is leaving; then nobody listens any more.

@@ -395,4 +395,5 @@ class WorkerCore:
 
 def _is_target(call: StepCall, ref: WorkRef) -> bool:
     """Whether a pass has come to what a delivery is for: its step, or the compensator of its step."""
-    return call.declaration.id == ref.step and (ref.kind == "callback" or call.compensate is not None)
+    wanted = call.callback if ref.kind == "callback" else call.compensate
+    return call.declaration.id == ref.step and wanted is not None

@@ -81,6 +81,7 @@ def assign(request: str, kind: Any = "callback", *, timeout_ms: int | None = Non
 class FakeCall:
     declaration: StepDeclaration
     compensate: Callable[..., object] | None = print
+    callback: Callable[..., object] | None = print
 
 
 def met(step: str = "pay", compensate: Callable[..., object] | None = print) -> Turn:

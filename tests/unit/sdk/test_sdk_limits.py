@@ -19,6 +19,8 @@ def test_names_and_policies_agree() -> None:
     assert sdk.BACKOFF_COEFFICIENT_MAX == keyspace.RETRY_COEFFICIENT_MAX
     assert sdk.ATTEMPT_TIMEOUT_MS_MAX == keyspace.ATTEMPT_TIMEOUT_MS_MAX
     assert sdk.LOCATION_CHARS_MAX == keyspace.LOCATION_CHARS_MAX
+    assert sdk.TIMER_MS_MAX == keyspace.TIMER_MS_MAX
+    assert sdk.TIMESTAMP_MS_MAX == keyspace.TIMESTAMP_MS_MAX
 
 
 def test_values_and_failures_agree() -> None:

@@ -1,0 +1,153 @@
+"""Steps that the service settles, as workflow code meets them: what is declared, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from ryusen import Context, DeclarationRefused
+from ryusen.protocol.frames import Failure, NotFound, RetryPolicy, StepDeclaration, StepMemo, Timer
+from ryusen.protocol.limits import TIMER_MS_MAX, TIMESTAMP_MS_MAX
+from ryusen.server_steps import timer_of, timer_until
+from ryusen.worker.passes import Met
+from sdk_bench import Bench, FakeCall, assign
+from test_sdk_passes import Watched, done
+
+
+async def declared(pending: Any) -> StepDeclaration:
+    """Return what a pass that calls one step declares."""
+
+    async def function(ctx: Context) -> None:
+        await pending(ctx)
+
+    watched = Watched(function)
+    turn = await watched.turn()
+    assert isinstance(turn, Met), turn
+    await watched.close()
+    return turn.call.declaration
+
+
+# -- timers
+
+
+async def test_a_sleep_is_declared_as_a_timer_with_nothing_of_an_attempt() -> None:
+    """RFD 2, "A declaration may be a durable timer rather than a callback": the delay travels, the service measures it."""
+    step = await declared(lambda ctx: ctx.step.sleep("nap", "5m", name="a short nap"))
+    assert (step.id, step.name, step.kind, step.timer) == ("nap", "a short nap", "timer", Timer(delay_ms=300_000))
+    assert step.retry == RetryPolicy(attempts=1, initial_ms=0, coefficient=1.0, cap_ms=0)
+    assert (step.compensable, step.timeout_ms, step.undo_retry, step.undo_timeout_ms) == (False, None, None, None)
+    assert "test_sdk_server_steps.py:" in step.location
+
+
+@pytest.mark.case(65)
+@pytest.mark.parametrize(
+    ("when", "until_ms"),
+    [
+        (datetime(2027, 1, 1, tzinfo=UTC), 1_798_761_600_000),
+        (datetime(2027, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 1_798_761_600_000),
+        (datetime(2027, 1, 1, microsecond=1, tzinfo=UTC), 1_798_761_600_001),
+        (datetime(1970, 1, 1, tzinfo=UTC), 0),
+        (1_234, 1_234),
+        (0, 0),
+        (TIMESTAMP_MS_MAX, TIMESTAMP_MS_MAX),
+    ],
+)
+def test_an_instant_travels_as_it_is(when: Any, until_ms: int) -> None:
+    """Case 065: nothing is computed from the worker's clock, and no instant becomes an earlier one."""
+    assert timer_until(when) == Timer(until_ms=until_ms)
+
+
+@pytest.mark.case(44)
+@pytest.mark.parametrize(
+    "when",
+    [
+        datetime(2027, 1, 1),
+        datetime(1969, 12, 31, tzinfo=UTC),
+        -1,
+        TIMESTAMP_MS_MAX + 1,
+        10**30,
+        1.5,
+        True,
+        None,
+        "2027-01-01T00:00:00Z",
+        timedelta(seconds=1),
+    ],
+)
+def test_what_is_no_instant_is_refused(when: Any) -> None:
+    """Case 044: an instant without a zone, or of another type, is named where it is written."""
+    with pytest.raises(DeclarationRefused) as refused:
+        timer_until(when)
+    assert refused.value.field == "when"
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.case(44)
+@pytest.mark.parametrize("duration", [-1, "-5m", TIMER_MS_MAX / 1_000 + 1, float("nan"), None, True, "soon"])
+def test_what_is_no_time_to_sleep_is_refused(duration: Any) -> None:
+    """Case 044: 0 to ten years; never clamped."""
+    with pytest.raises(DeclarationRefused) as refused:
+        timer_of(duration)
+    assert refused.value.field == "duration"
+
+
+def test_no_time_and_ten_years_are_time_to_sleep() -> None:
+    assert timer_of(0) == Timer(delay_ms=0)
+    assert timer_of("3650d") == Timer(delay_ms=TIMER_MS_MAX)
+
+
+@pytest.mark.parametrize("step_id", ["", " ", "a" * 201, "\x00", 5])
+async def test_an_id_that_is_none_is_refused_at_its_call(step_id: Any) -> None:
+    async def function(ctx: Context) -> str:
+        try:
+            await ctx.step.sleep(step_id, 1)
+        except DeclarationRefused as refusal:
+            return refusal.field
+        return "accepted"
+
+    assert await Watched(function).completed() == "id"
+
+
+async def test_a_timer_that_woke_returns_nothing_and_the_pass_goes_on() -> None:
+    """RFD 2, "an ordinary successful step result"; a value recorded under another kind of step is not handed over."""
+
+    async def function(ctx: Context) -> list[Any]:
+        return [await ctx.step.sleep("a", 1), await ctx.step.sleep_until("b", 5)]  # type: ignore[func-returns-value]
+
+    assert await Watched(function, done("a", b"null"), done("b", b'"a callback once"')).completed() == [None, None]
+
+
+async def test_sleeps_that_are_gathered_are_declared_one_after_another() -> None:
+    """FILLED-IN 11, "One outstanding step": in the order first reached."""
+
+    async def function(ctx: Context) -> str:
+        await asyncio.gather(ctx.step.sleep("a", 1), ctx.step.sleep("b", 2))
+        return "done"
+
+    assert await Watched(function).met() == "a"
+    assert await Watched(function, done("a", b"null")).met() == "b"
+    assert await Watched(function, done("a", b"null"), done("b", b"null")).completed() == "done"
+
+
+async def test_a_recorded_failure_of_such_a_step_is_raised() -> None:
+    """FILLED-IN 3: StepFailed, whoever settled the step; it had no attempts."""
+    memo = StepMemo(id="a", failure=Failure(category="sdk.invalid_result", message="too large"))
+
+    async def function(ctx: Context) -> None:
+        await ctx.step.sleep("a", 1)
+
+    failure = await Watched(function, memo).failed()
+    assert failure.category == "sdk.invalid_result"
+
+
+# -- code that has changed
+
+
+def test_a_callback_whose_step_is_a_timer_now_is_not_found() -> None:
+    """FILLED-IN 6, "a step that awaits its next attempt is removed": what the code calls so now has no callback."""
+    bench = Bench().up()
+    bench.get(assign("q1"))
+    call = FakeCall(StepDeclaration(id="pay", kind="timer", timer=Timer(delay_ms=1)), None, None)
+    bench.turn("q1", Met(call))  # type: ignore[arg-type]
+    assert [type(frame) for frame in bench.sent()] == [NotFound]
