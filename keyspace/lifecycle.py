@@ -115,6 +115,7 @@ class StepKind(StrEnum):
     CALLBACK = "callback"
     TIMER = "timer"
     CHILD = "child"
+    EMISSION = "emission"
 
     @property
     def is_server_owned(self) -> bool:

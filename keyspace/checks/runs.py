@@ -10,6 +10,7 @@ from keyspace.checks.report import Case, checks
 from keyspace.explain import explain
 from keyspace.layout import (
     ATTEMPT,
+    CLAIM,
     COMPLETION,
     HISTORY,
     INSTANCE_WORK,
@@ -31,6 +32,7 @@ from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction, LaneKind, WorkKind
 from keyspace.store.api import KeyRange
 from keyspace.transitions.blockers import blocker_key
+from keyspace.transitions.emit_event import emission_claim, emitted_event_id
 from keyspace.transitions.run_timer import TIMED_PHASES
 
 __all__: list[str] = []
@@ -269,6 +271,8 @@ async def _check_server_step(case: Case, step: StepRecord) -> None:
     assert step.server is not None
     run_id = case.elements[1]
     run = await case.tx.load(RUN.at(case.workspace, run_id), snapshot=True)
+    if step.kind is StepKind.EMISSION and run is not None:
+        await _check_emission(case, run, step)
     if step.state is not StepState.WAITING:
         case.expect(step.server.item_id is None, "C4", "a settled step owns work")
         return
@@ -292,6 +296,18 @@ async def _check_server_step(case: Case, step: StepRecord) -> None:
         "C3",
         "a waiting step's work is not there, or not at its anchor",
     )
+
+
+async def _check_emission(case: Case, run: RunRecord, step: StepRecord) -> None:
+    """An emission is settled with its event, and its claim lives as long as its run."""
+    event_id = emitted_event_id(case.workspace, run, step.step_id)
+    claimed = emission_claim(case.workspace, run, step.step_id)
+    claim = await case.tx.load(CLAIM.at(case.workspace, claimed.operation.value, claimed.digest), snapshot=True)
+    case.expect(step.state is StepState.COMPLETED, "C1", "an emission that is not settled")
+    case.expect(
+        step.server is not None and step.server.event_id == event_id, "C11", "an emission of another event than its own"
+    )
+    case.expect(claim is not None and claim.event_id == event_id, "C11", "an emission without its claim")
 
 
 @checks(ATTEMPT)

@@ -22,10 +22,14 @@ __all__ = [
 
 
 class Operation(StrEnum):
-    """The API operations that scope idempotency keys (RFD 2, "An optional caller idempotency key is scoped")."""
+    """What scopes idempotency claims (RFD 2, "An optional caller idempotency key is scoped").
+
+    The first two are API operations. The last is the emissions' own: no caller's key ever lies there.
+    """
 
     EVENT_SUBMIT = "event.submit"
     FUNCTION_INVOKE = "function.invoke"
+    EVENT_EMIT = "event.emit"
 
 
 class ExpansionState(StrEnum):

@@ -143,13 +143,15 @@ class ServerStepRecord(Record, frozen=True, kw_only=True, array_like=True):
 
     `terms` is the digest by which a repeated declaration is told from another one. `due_at_ms` is the durable anchor (Unix
     epoch milliseconds), `item_id` the work that waits for it; that item is gone when the step is settled or fenced.
-    `child_id` is the run that an invocation created.
+    `child_id` is the run that an invocation created. `event_id` is the event
+    that the step emitted.
     """
 
     terms: str
     due_at_ms: int | None = None
     item_id: str | None = None
     child_id: str | None = None
+    event_id: str | None = None
 
 
 class StepRecord(Record, frozen=True, kw_only=True, array_like=True):

@@ -85,18 +85,19 @@ async def accept_declaration(
         declaration: the step it met.
         hold: the session that is to run the step at once, leased and authorized in this transaction; None leaves its work
             to the queue. A hold whose session is no longer its instance's is as good as none.
-        value_bytes_max: the largest input a declared child is given.
+        value_bytes_max: the largest value a record takes, input a declared child and payload an emitted event.
 
     Reads: run, item, step; with a hold the instance.  Writes: step, attempt, callback item with its index entries and bell,
         run, history; the discovery item goes. For a timer its item instead of attempt and callback item, for
-        an invocation the child run.
-    Conflicts: only with this run's other transitions.  Budget: under 10 kB.
+        an invocation the child run, for an emission the event, the settled step and the next discovery item.
+    Conflicts: only with this run's other transitions; an emission with an activation too.  Budget: under 10 kB; with a
+        child its input, with an emission its payload and the correlation as JSON besides.
     Idempotent: the run's receipt of the pass; the hold's token tells whether the work is this session's.
 
     Raises:
         Refusal: `invalid_name`, `invalid_retry`, `invalid_timeout`, `not_compensable`, `invalid_timer`, `step_limit`,
-            `replay_budget`, `step_settled`, `declaration_conflict`, those of `declare_child`: the pass is answered, nothing is mutated, and its lease
-            goes on (FILLED-IN 11, "A refused declaration").
+            `replay_budget`, `step_settled`, `declaration_conflict`, those of `declare_child`, of an emission those of a
+            submission: the pass is answered, nothing is mutated, and its lease goes on (FILLED-IN 11, "A refused declaration").
     """
     verdict, _ = await accept_held_declaration(tx, workspace, work, declaration, hold, value_bytes_max=value_bytes_max)
     return verdict
@@ -139,7 +140,7 @@ async def declare(
 ) -> ItemRecord | None:
     """Write an accepted declaration and return a callback's work item. Refuses before it writes anything."""
     run = accepted.run
-    check_declaration(declaration)
+    check_declaration(declaration, value_bytes_max)
     step_key = STEP.at(workspace, run.run_id, declaration.step_id)
     earlier = await tx.load(step_key)
     if declaration.terms is not None:

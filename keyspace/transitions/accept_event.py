@@ -32,6 +32,8 @@ __all__ = [
     "Submission",
     "accept_event",
     "accept_offer",
+    "check_correlation",
+    "check_event_name",
     "check_idempotency_key",
     "check_payload",
     "check_submission",
@@ -52,10 +54,14 @@ class Submission(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What an idempotency claim lies under: the operation that scopes it, and a digest (`claim_of`)."""
+    """What an idempotency claim lies under: the operation that scopes it, and a digest (`claim_of`).
+
+    `is_kept` says that it does not expire with the workspace's retention, because it lives as long as what made it.
+    """
 
     operation: Operation
     digest: str
+    is_kept: bool = False
 
 
 class Offer(NamedTuple):
@@ -104,23 +110,39 @@ def check_submission(submission: Submission, payload_bytes_max: int = PAYLOAD_BY
         Refusal: `invalid_name`, `reserved_name`, `payload_too_large`, `invalid_correlation`, `invalid_timestamp`,
             `invalid_idempotency_key`; each names the field and the limit.
     """
-    check_name("name", submission.name)
-    if submission.name.startswith(RESERVED_EVENT_PREFIX):
-        raise Refusal(
-            "reserved_name", "The prefix ryusen/ is reserved for the server.", field="name", value=submission.name
-        )
+    check_event_name("name", submission.name)
     check_payload("payload", submission.payload, payload_bytes_max)
-    if len(submission.correlation) > CORRELATION_PAIRS_MAX:
-        raise Refusal(
-            "invalid_correlation", "Too many correlation pairs.", field="correlation",
-            pairs=len(submission.correlation), limit=CORRELATION_PAIRS_MAX,
-        )  # fmt: skip
-    for name, value in submission.correlation.items():
-        check_text("correlation", name, bytes_max=CORRELATION_TEXT_BYTES_MAX)
-        check_text(f"correlation.{name}", value, bytes_max=CORRELATION_TEXT_BYTES_MAX, empty=True)
+    check_correlation(submission.correlation)
     check_timestamp(submission.timestamp_ms)
     if submission.key is not None:
         check_idempotency_key(submission.key)
+
+
+def check_event_name(field: str, name: str) -> None:
+    """Refuse a name that no caller and no workflow can give an event.
+
+    Raises:
+        Refusal: `invalid_name`, `reserved_name`.
+    """
+    check_name(field, name)
+    if name.startswith(RESERVED_EVENT_PREFIX):
+        raise Refusal("reserved_name", "The prefix ryusen/ is reserved for the server.", field=field, value=name)
+
+
+def check_correlation(correlation: dict[str, str]) -> None:
+    """Refuse routing metadata that is not sound.
+
+    Raises:
+        Refusal: `invalid_correlation`, `invalid_text`.
+    """
+    if len(correlation) > CORRELATION_PAIRS_MAX:
+        raise Refusal(
+            "invalid_correlation", "Too many correlation pairs.", field="correlation",
+            pairs=len(correlation), limit=CORRELATION_PAIRS_MAX,
+        )  # fmt: skip
+    for name, value in correlation.items():
+        check_text("correlation", name, bytes_max=CORRELATION_TEXT_BYTES_MAX)
+        check_text(f"correlation.{name}", value, bytes_max=CORRELATION_TEXT_BYTES_MAX, empty=True)
 
 
 def check_payload(field: str, payload: bytes, bytes_max: int) -> None:
@@ -236,12 +258,15 @@ async def accept_offer(tx: Tx, workspace: str, offer: Offer) -> Acceptance:
     if home is None:
         raise Refusal("not_found", "There is no such workspace.", workspace=workspace)
     if own is not None:
+        _require_same(own.event_id, own.fingerprint, offer.fingerprint)
         return await _replay(tx, workspace, own, is_replay=False)
     if claim_key is not None:
         claim = await tx.load(claim_key)
         if claim is not None and tx.now_ms < claim.expires_at_ms:
             return await _replay_claim(tx, workspace, claim, offer.fingerprint)
-    expires_at_ms = None if claim_key is None else tx.now_ms + home.retention_ms
+    expires_at_ms = None
+    if offer.claim is not None:
+        expires_at_ms = TIMESTAMP_MS_MAX if offer.claim.is_kept else tx.now_ms + home.retention_ms
     event = EventRecord(
         event_id=offer.event_id,
         name=offer.name,
@@ -293,11 +318,15 @@ def _write_event(tx: Tx, workspace: str, event: EventRecord, payload: bytes) -> 
     items.enqueue(tx, workspace, item)
 
 
-async def _replay_claim(tx: Tx, workspace: str, claim: ClaimRecord, marked: str) -> Acceptance:
-    if claim.fingerprint != marked:
+def _require_same(event_id: str, recorded: str, marked: str) -> None:
+    if recorded != marked:
         raise Refusal(
-            "idempotency_conflict", "This idempotency key was used for a different submission.", event=claim.event_id
+            "idempotency_conflict", "This idempotency key was used for a different submission.", event=event_id
         )
+
+
+async def _replay_claim(tx: Tx, workspace: str, claim: ClaimRecord, marked: str) -> Acceptance:
+    _require_same(claim.event_id, claim.fingerprint, marked)
     event = await tx.load(EVENT.at(workspace, claim.event_id))
     if event is None:
         raise Refusal(

@@ -135,7 +135,7 @@ async def continue_run(
 
     Reads: run, step, attempt, item, instance; the declared step.  Writes: what the result and the answer write, without any
         discovery item.
-    Conflicts: only with this run's other transitions.  Budget: value and output plus 16 kB.
+    Conflicts: only with this run's other transitions.  Budget: value, and output, child's input or emission, plus 16 kB.
     Idempotent: the attempt's settlement and the run's receipt of the pass; when the first half is a replay, the second is
         still evaluated.
     """

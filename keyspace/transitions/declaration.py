@@ -19,6 +19,7 @@ from keyspace.limits import (
     FAILURE_MESSAGE_BYTES_MAX,
     INVOKE_TIMEOUT_MS_MAX,
     LOCATION_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
     REPLAY_BYTES_MAX,
     REPLAY_STEP_BYTES,
     STEP_NAME_CHARS_MAX,
@@ -28,15 +29,17 @@ from keyspace.limits import (
 )
 from keyspace.records.run import RetryRecord, RunRecord, StepRecord
 from keyspace.retry import check_retry
+from keyspace.transitions.accept_event import check_correlation, check_event_name, check_payload
 from keyspace.transitions.names import check_name
 from keyspace.transitions.pass_receipt import answer_digest
-from keyspace.tx import digest_of
+from keyspace.tx import ID_BYTES, digest_of
 
 __all__ = [
     "FAILURE_RESERVE_BYTES",
     "TIMER_OUTCOME",
     "ChildTerms",
     "Declaration",
+    "EmissionTerms",
     "ServerTerms",
     "TimerTerms",
     "check_declaration",
@@ -49,6 +52,8 @@ FAILURE_RESERVE_BYTES = FAILURE_MESSAGE_BYTES_MAX + FAILURE_DETAILS_BYTES_MAX + 
 """Kept free in the replay budget for each declared step, so that its failure can always be recorded."""
 TIMER_OUTCOME = b"null"
 """What a fired timer's step records, in the portable encoding."""
+RECEIPT_BYTES = 2 * ID_BYTES + 2
+"""An event's id in the portable encoding: what an emission's step records."""
 
 
 class TimerTerms(msgspec.Struct, frozen=True, kw_only=True, tag="timer"):
@@ -66,14 +71,27 @@ class ChildTerms(msgspec.Struct, frozen=True, kw_only=True, tag="child"):
     timeout_ms: int | None = None
 
 
-ServerTerms = TimerTerms | ChildTerms
+class EmissionTerms(msgspec.Struct, frozen=True, kw_only=True, tag="emission"):
+    """An event to emit: its name, its exact payload, and the pairs that waits may match; none is inherited from the run."""
+
+    event_name: str
+    payload: bytes
+    correlation: dict[str, str] = {}
+
+
+ServerTerms = TimerTerms | ChildTerms | EmissionTerms
 """What a server-owned step is declared with, by kind."""
 
-_KINDS: dict[type, StepKind] = {TimerTerms: StepKind.TIMER, ChildTerms: StepKind.CHILD}
+_KINDS: dict[type, StepKind] = {
+    TimerTerms: StepKind.TIMER,
+    ChildTerms: StepKind.CHILD,
+    EmissionTerms: StepKind.EMISSION,
+}
 _OUTCOME_BYTES: dict[StepKind, int] = {
     StepKind.CALLBACK: FAILURE_RESERVE_BYTES,
     StepKind.TIMER: len(TIMER_OUTCOME),
     StepKind.CHILD: FAILURE_RESERVE_BYTES,
+    StepKind.EMISSION: RECEIPT_BYTES,
 }
 """What the replay budget must still carry when a step of a kind is declared, beside its id."""
 
@@ -121,12 +139,12 @@ def terms_digest(declaration: Declaration) -> str:
     return digest_of("ryusen.terms", declaration.kind, msgspec.json.encode(declaration.terms, order="deterministic"))
 
 
-def check_declaration(declaration: Declaration) -> None:
-    """Refuse a declaration that is not sound in itself.
+def check_declaration(declaration: Declaration, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
+    """Refuse a declaration that is not sound in itself; `payload_bytes_max` is the largest payload that an event takes.
 
     Raises:
-        Refusal: `invalid_name`, `invalid_retry`, `invalid_timeout`, `not_compensable`, `invalid_timer`, naming field, value
-            and range.
+        Refusal: `invalid_name`, `invalid_retry`, `invalid_timeout`, `not_compensable`, `not_repeatable`, `invalid_timer`, or of an emission as a
+            submission's; naming field, value and range.
     """
     check_name("step id", declaration.step_id)
     for field, text, limit in (
@@ -151,8 +169,16 @@ def check_declaration(declaration: Declaration) -> None:
         _check_server_owned(declaration)
         if isinstance(declaration.terms, TimerTerms):
             _check_timer(declaration.terms)
-        else:
+        elif isinstance(declaration.terms, ChildTerms):
             _check_child(declaration.terms)
+        else:
+            _check_emission(declaration.terms, payload_bytes_max)
+
+
+def _check_emission(terms: EmissionTerms, payload_bytes_max: int) -> None:
+    check_event_name("event name", terms.event_name)
+    check_payload("payload", terms.payload, payload_bytes_max)
+    check_correlation(terms.correlation)
 
 
 def _check_server_owned(declaration: Declaration) -> None:
@@ -167,6 +193,10 @@ def _check_server_owned(declaration: Declaration) -> None:
             "invalid_retry", "A step that the server settles has no attempts to retry.", field="retry.attempts",
             value=declaration.retry.attempts, kind=kind, minimum=1, limit=1,
         )  # fmt: skip
+    if declaration.repeatable or declaration.undo_repeatable:
+        raise Refusal(
+            "not_repeatable", "A step that the server settles has no callback to repeat.", field="repeatable", kind=kind
+        )
     if declaration.timeout_ms is not None:
         raise Refusal(
             "invalid_timeout", "A step that the server settles has no attempt timeout.", field="timeout_ms",

@@ -16,15 +16,23 @@ from keyspace.history import HistoryKind
 from keyspace.layout import STEP
 from keyspace.lifecycle import RUN as RUN_TABLE
 from keyspace.lifecycle import STEP as STEP_TABLE
-from keyspace.lifecycle import RunEvent, StepEvent, StepState, advance
+from keyspace.lifecycle import RunEvent, StepEvent, StepKind, StepState, advance
 from keyspace.records.run import RunRecord, ServerStepRecord, StepRecord
 from keyspace.records.work import Direction
 from keyspace.transitions.blockers import unblock
-from keyspace.transitions.declaration import ChildTerms, Declaration, check_room, terms_digest
+from keyspace.transitions.declaration import (
+    ChildTerms,
+    Declaration,
+    EmissionTerms,
+    ServerTerms,
+    check_room,
+    terms_digest,
+)
 from keyspace.transitions.declare_child import declare_child
 from keyspace.transitions.declare_timer import declare_timer
+from keyspace.transitions.emit_event import emit_event, receipt
 from keyspace.transitions.pass_receipt import Pass, settle_pass
-from keyspace.transitions.settle_server_step import continue_after
+from keyspace.transitions.settle_server_step import continue_after, settle_server_step
 from keyspace.transitions.work import engine_now_ms, operation_id
 from keyspace.tx import Tx
 
@@ -53,7 +61,8 @@ async def declare_server_step(
         value_bytes_max: the largest value a record takes.
 
     Raises:
-        Refusal: `declaration_conflict`, `step_limit`, `replay_budget`, `invalid_timer`; those of `declare_child`.
+        Refusal: `declaration_conflict`, `step_limit`, `replay_budget`, `invalid_timer`; those of `declare_child` and
+            `emit_event`.
     """
     run = accepted.run
     now_ms = engine_now_ms(tx, run)
@@ -66,23 +75,64 @@ async def declare_server_step(
         return
     check_room(run, earlier, declaration)
     step = _new_step(workspace, run, earlier, declaration, terms, accepted.item_id, now_ms)
-    if isinstance(declaration.terms, ChildTerms):
-        step = await declare_child(tx, workspace, run, step, declaration.terms, now_ms, value_bytes_max=value_bytes_max)
-    else:
-        assert declaration.terms is not None
-        step = declare_timer(tx, workspace, run, step, declaration.terms, now_ms)
+    begun = await _begin(tx, workspace, run, step, declaration.terms, now_ms, value_bytes_max=value_bytes_max)
     run = await unblock(tx, workspace, run, now_ms)
-    after = history.append(tx, workspace, run, now_ms, (HistoryKind.STEP_DECLARED, _entry(step)))
+    after = msgspec.structs.replace(run, step_count=run.step_count + (1 if earlier is None else 0))
+    after = history.append(tx, workspace, after, now_ms, (HistoryKind.STEP_DECLARED, _entry(begun)))
+    if begun.kind is StepKind.EMISSION:
+        after = _settle_emission(tx, workspace, after, accepted.item_id, begun, now_ms, value_bytes_max=value_bytes_max)
+    else:
+        after = _wait(tx, workspace, after, begun)
+    settle_pass(tx, workspace, accepted, after, digest, now_ms)
+
+
+async def _begin(
+    tx: Tx,
+    workspace: str,
+    run: RunRecord,
+    step: StepRecord,
+    terms: ServerTerms | None,
+    now_ms: int,
+    *,
+    value_bytes_max: int,
+) -> StepRecord:
+    """Make what a step of its kind waits for, or is; return the step with it."""
+    if isinstance(terms, ChildTerms):
+        return await declare_child(tx, workspace, run, step, terms, now_ms, value_bytes_max=value_bytes_max)
+    if isinstance(terms, EmissionTerms):
+        return await emit_event(tx, workspace, run, step, terms)
+    assert terms is not None, "a callback is not the server's"
+    return declare_timer(tx, workspace, run, step, terms, now_ms)
+
+
+def _wait(tx: Tx, workspace: str, run: RunRecord, step: StepRecord) -> RunRecord:
+    """Write a step that waits, and return its run as it waits with it."""
     tx.put(STEP.at(workspace, run.run_id, step.step_id), step)
-    after = msgspec.structs.replace(
-        after,
+    return msgspec.structs.replace(
+        run,
         phase=advance(RUN_TABLE, run.phase, RunEvent.PROGRESSED),
         item_id=step.server.item_id if step.server else None,
         child_id=step.server.child_id if step.server else None,
         step_id=step.step_id,
-        step_count=run.step_count + (1 if earlier is None else 0),
     )
-    settle_pass(tx, workspace, accepted, after, digest, now_ms)
+
+
+def _settle_emission(
+    tx: Tx, workspace: str, run: RunRecord, pass_id: str, step: StepRecord, now_ms: int, *, value_bytes_max: int
+) -> RunRecord:
+    """Settle an emission with its receipt and return its run with a pass to go on: acceptance is not delivery."""
+    assert step.server is not None and step.server.event_id is not None
+    event_id = step.server.event_id
+    after = settle_server_step(
+        tx, workspace, run, step, receipt(event_id), now_ms, value_bytes_max=value_bytes_max, told={"event": event_id}
+    )
+    return _continue(tx, workspace, after, pass_id, now_ms)
+
+
+def _continue(tx: Tx, workspace: str, run: RunRecord, pass_id: str, now_ms: int) -> RunRecord:
+    # The run generation rises with this answer, and the pass that follows is of the risen one.
+    following = msgspec.structs.replace(run, generation=run.generation + 1)
+    return continue_after(tx, workspace, following, pass_id, now_ms)
 
 
 def _new_step(
@@ -121,6 +171,8 @@ def _entry(step: StepRecord) -> dict[str, Any]:
         entry["due_at_ms"] = step.server.due_at_ms
     if step.server is not None and step.server.child_id is not None:
         entry["child"] = step.server.child_id
+    if step.server is not None and step.server.event_id is not None:
+        entry["event"] = step.server.event_id
     return entry | {"location": step.location}
 
 
@@ -142,4 +194,4 @@ def _keep_recorded(tx: Tx, workspace: str, run: RunRecord, pass_id: str, step: S
         return msgspec.structs.replace(
             after, item_id=step.server.item_id, child_id=step.server.child_id, step_id=step.step_id
         )
-    return continue_after(tx, workspace, after, pass_id, now_ms)
+    return _continue(tx, workspace, after, pass_id, now_ms)

@@ -52,6 +52,8 @@ def _declared(data: Data, at_ms: int) -> str:
     step = f"step {data['step']!r}"
     if data.get("kind") == StepKind.TIMER:
         return f"{step} sleeps for {shown_ms(max(0, data['due_at_ms'] - at_ms))}"
+    if data.get("kind") == StepKind.EMISSION:
+        return f"{step} emits event {data['event']}"
     return f"{step} was declared"
 
 
@@ -59,6 +61,8 @@ def _completed(data: Data, _: int) -> str:
     step = f"step {data['step']!r}"
     if data.get("kind") == StepKind.TIMER:
         return f"{step} woke"
+    if data.get("kind") == StepKind.EMISSION:
+        return f"{step} has emitted its event"
     return f"{step} completed at attempt {data['attempt']}"
 
 

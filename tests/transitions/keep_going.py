@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from server_steps import sleep_for
+from server_steps import emission, sleep_for
 from world import INSTANCE_ID, LEASE_MS, EagerClock, manifest
 
 from keyspace.assignment import Assignment, SettledStep, load_assignment
@@ -105,8 +105,8 @@ STORY = Story(
         "failing": ("one", "two", "FOR_GOOD"),
         # `late` goes silent until it is Unknown; the first start of `unsent` never reaches the worker.
         "odd": ("late", "unsent"),
-        # A step whose id begins with `nap` is a timer.
-        "sleepy": ("nap", "one", "nap-again"),
+        # A step whose id begins with `nap` is a timer; `tell` emits the event that starts `bare`.
+        "sleepy": ("nap", "one", "nap-again", "three", "tell"),
         "bare": (),
     },
     (
@@ -380,6 +380,8 @@ class Deployment:
             return FunctionFailure(failure)
         if unsettled is not None and unsettled.startswith("nap"):
             return sleep_for(NAP_MS, unsettled)
+        if unsettled == "tell":
+            return emission("tell", "bare")
         if unsettled is not None:
             return Declaration(unsettled, RETRY)
         return Completion(b",".join(settled[step_id].value or b"" for step_id in steps))

@@ -87,6 +87,7 @@ def test_the_anchor_is_never_earlier_than_acceptance(terms: dict[str, int], ahea
         ({"undo_retry": RETRY}, "not_compensable", "compensable"),
         ({"undo_timeout_ms": 5}, "not_compensable", "compensable"),
         ({"retry": RETRY}, "invalid_retry", "retry.attempts"),
+        ({"repeatable": True}, "not_repeatable", "repeatable"),
         ({"timeout_ms": 5}, "invalid_timeout", "timeout_ms"),
         ({"terms": TimerTerms()}, "invalid_timer", "timer"),
         ({"terms": TimerTerms(delay_ms=1, until_ms=1)}, "invalid_timer", "timer"),

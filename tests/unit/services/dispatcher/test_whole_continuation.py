@@ -16,7 +16,7 @@ from stories import STORIES, new_app
 from transitions.final_state import final_state
 from whole_rig import FrameFault, Whole, effects
 
-import keyspace.transitions.accept_declaration as accept_declaration
+import keyspace.transitions.declaration as declaration
 from keyspace.lifecycle import Execution, Phase
 from keyspace.store.fault_plan import CommitFault, FaultPlan, FaultRates
 from keyspace.store.runner import RunContext
@@ -36,7 +36,7 @@ RATES = FaultRates(commit={UNKNOWN: 0.05, NOT_WRITTEN: 0.05, CONFLICT: 0.05, Com
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the step limit be met: three steps."""
-    monkeypatch.setattr(accept_declaration, "STEPS_MAX", 3)
+    monkeypatch.setattr(declaration, "STEPS_MAX", 3)
 
 
 class RecordingPlan(FaultPlan):
