@@ -182,7 +182,8 @@ class Step:
         function runs in a thread of its own, so that it does not stop other work.
 
         Args:
-            id: names the step in its run; 1 to 200 characters, each id once in a pass.
+            id: names the step in its run; 1 to 200 characters, each id once in a pass: a pass that meets an id
+                again stops there, and the run waits for code in which one of the two calls has another id.
             fn: the callback, async or plain. An argument that is itself called like one of those below: use functools.partial.
             *args: its positional arguments.
             retry: when to try again; three attempts, from 1 s doubling to 5 min, by default.
@@ -201,7 +202,6 @@ class Step:
         Raises:
             StepFailed: the step failed for good.
             DeclarationRefused: an argument is outside its bounds, or the server refused the step.
-            DuplicateStepId: this pass has met the id already.
         """
         location = _caller()
         undo = Undo(compensate, compensate_retry, compensate_timeout, compensate_idempotent)

@@ -6,7 +6,6 @@
     +-- NonRetryable         raised by a step's callback: do not try again
     +-- RetryAfter           raised by a step's callback: try again, not before a delay
     +-- DeclarationRefused   a step was declared in a way that can never be accepted
-    +-- DuplicateStepId      one pass met the same step id twice
     +-- NotInAttempt         `current_attempt()` was called outside a step's callback
     +-- ConfigurationError   an App, a manifest, a worker or a client was set up wrongly
     +-- ApiError             the service answered a request with a problem
@@ -23,7 +22,6 @@ __all__ = [
     "ApiError",
     "ConfigurationError",
     "DeclarationRefused",
-    "DuplicateStepId",
     "InvalidValue",
     "NonRetryable",
     "NotInAttempt",
@@ -159,28 +157,6 @@ class DeclarationRefused(RyusenError, ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.refusal, self.field, self.limit, self.message)
-
-
-class DuplicateStepId(RyusenError):
-    """One pass met a step id twice; the second callback did not run. Give each call of a loop its own id.
-
-    Attributes:
-        step_id: the id.
-        first: where it was first met, as file:line.
-        second: where it was met again.
-    """
-
-    code = "duplicate_step_id"
-
-    def __init__(self, step_id: str, first: str, second: str) -> None:
-        """Name both places."""
-        super().__init__("the step id was met twice in one pass", step_id=step_id, first=first, second=second)
-        self.step_id = step_id
-        self.first = first
-        self.second = second
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step_id, self.first, self.second)
 
 
 class NotInAttempt(RyusenError, RuntimeError):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ryusen.errors import DeclarationRefused, DuplicateStepId, InvalidValue, NonRetryable, RetryAfter, StepFailed
+from ryusen.errors import DeclarationRefused, InvalidValue, NonRetryable, RetryAfter, StepFailed
 from ryusen.protocol.frames import Failure
 from ryusen.protocol.limits import DETAILS_BYTES_MAX, MESSAGE_BYTES_MAX
 from ryusen.protocol.values import decode_value, encode_value
@@ -45,7 +45,7 @@ def describe_exception(exc: BaseException) -> Failure:
     category, attempts = APPLICATION, 0
     if isinstance(exc, StepFailed):
         category, attempts = exc.category, exc.attempts
-    elif isinstance(exc, DeclarationRefused | DuplicateStepId):
+    elif isinstance(exc, DeclarationRefused):
         category = f"sdk.{exc.code}"
     elif isinstance(exc, InvalidValue):
         category = INVALID_VALUE

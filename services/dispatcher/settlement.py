@@ -7,8 +7,10 @@ from typing import Literal, NamedTuple
 from ryusen.errors import InvalidValue
 from ryusen.protocol.frames import (
     Answer,
+    CallSite,
     Complete,
     Declare,
+    DefinitionBlocked,
     Fail,
     Failed,
     Failure,
@@ -25,10 +27,12 @@ from ryusen.protocol.values import check_value
 
 from keyspace.errors import Detail, Refusal
 from keyspace.keyspace import Keyspace
+from keyspace.records.blocker import CallSite as SiteRecord
 from keyspace.records.run import FailureRecord, RetryRecord
 from keyspace.records.work import ItemRecord
 from keyspace.transitions.accept_failure import accept_failure
 from keyspace.transitions.accept_success import accept_success
+from keyspace.transitions.block_run import DefinitionConflict
 from keyspace.transitions.continue_run import (
     Completion,
     Ending,
@@ -215,6 +219,8 @@ def ending_of(frame: Answer) -> Ending:
         return declaration_of(ending.steps[0])
     if isinstance(ending, Complete):
         return Completion(bytes(ending.value))
+    if isinstance(ending, DefinitionBlocked):
+        return DefinitionConflict(ending.step, _site_of(ending.first), _site_of(ending.duplicate))
     return FunctionFailure(failure_record(ending.failure))
 
 
@@ -222,6 +228,8 @@ def transition_name(ending: Ending) -> str:
     """Return the name under which an answer's transition is counted."""
     if isinstance(ending, Declaration):
         return "accept_declaration"
+    if isinstance(ending, DefinitionConflict):
+        return "block_run"
     return "complete_run" if isinstance(ending, Completion) else "fail_run"
 
 
@@ -236,6 +244,10 @@ def _check_values(frame: SettlementFrame) -> None:
         check_value(bytes(said.value))
     elif isinstance(said, Failed | Fail) and said.failure.details is not None:
         check_value(bytes(said.failure.details))
+
+
+def _site_of(site: CallSite) -> SiteRecord:
+    return SiteRecord(location=site.location, name=site.name)
 
 
 def failure_record(failure: Failure) -> FailureRecord:

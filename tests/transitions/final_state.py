@@ -35,6 +35,7 @@ DELIVERY_KINDS = {
 """Entries that tell of deliveries: a crash adds some; all others must be the same whatever crashed."""
 
 _INSTANTS = (
+    "since_ms",
     "at_ms",
     "created_at_ms",
     "updated_at_ms",

@@ -35,9 +35,11 @@ __all__ = [
     "Answer",
     "Assign",
     "Bye",
+    "CallSite",
     "Cancel",
     "Complete",
     "Declare",
+    "DefinitionBlocked",
     "Drain",
     "Fail",
     "Failed",
@@ -265,6 +267,24 @@ class Fail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
     failure: Failure
 
 
+class CallSite(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a step is called, as file:line, and what it is shown as there; either may be empty."""
+
+    location: str = ""
+    name: str = ""
+
+
+class DefinitionBlocked(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="pass", tag="definition_blocked"
+):
+    """The pass met one step id twice and stopped before the second callback; `step` is the id."""
+
+    reason: Literal["duplicate_step_id"]
+    step: str
+    first: CallSite = CallSite()
+    duplicate: CallSite = CallSite()
+
+
 class Answer(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="answer"):
     """How a discovery pass ended. `failed_met` lists the failed step ids that the pass met.
 
@@ -273,7 +293,7 @@ class Answer(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="answer"
 
     request: str
     ref: WorkRef
-    ending: Declare | Complete | Fail
+    ending: Declare | Complete | Fail | DefinitionBlocked
     failed_met: list[str] = []
 
 

@@ -7,6 +7,9 @@ is asked a bounded number of times and then left behind, dead: nothing it does l
 
 Steps met at the same time, in `asyncio.gather` for instance, line up in the order they were reached and only the first is
 offered (FILLED-IN 11, "One outstanding step").
+
+A step id names one operation. The second call of an id in a pass ends that pass before its callback can run: no exception is
+raised, which user code could catch, and no value is returned, which would be the first call's; the call is left awaiting.
 """
 
 from __future__ import annotations
@@ -24,9 +27,17 @@ import msgspec
 from ryusen.annotations import is_async
 from ryusen.app import Function
 from ryusen.context import Context, Step, StepCall
-from ryusen.errors import DeclarationRefused, DuplicateStepId, InvalidValue
+from ryusen.errors import DeclarationRefused, InvalidValue
 from ryusen.failures import INVALID_INPUT, describe_exception, encode_result, step_failed
-from ryusen.protocol.frames import Complete, Fail, Failure, StepMemo
+from ryusen.protocol.frames import (
+    CallSite,
+    Complete,
+    DefinitionBlocked,
+    Fail,
+    Failure,
+    StepDeclaration,
+    StepMemo,
+)
 from ryusen.typed import decode_typed
 
 __all__ = ["CLOSE_PATIENCE_S", "Ended", "Met", "Pass", "PassInput", "Turn"]
@@ -75,9 +86,9 @@ class Met:
 
 @dataclass(frozen=True)
 class Ended:
-    """The turn ended with the function."""
+    """The turn ended with the function, or at a step id that the pass had met before."""
 
-    ending: Complete | Fail
+    ending: Complete | Fail | DefinitionBlocked
 
 
 Turn = Met | Ended
@@ -98,11 +109,12 @@ class Pass:
         self._given = given
         self._on_turn = on_turn
         self._memo = {memo.id: memo for memo in given.memo}
-        self._met_at: dict[str, str] = {}
+        self._met: dict[str, StepDeclaration] = {}
         self._waiting: deque[tuple[StepCall, asyncio.Future[Any]]] = deque()
+        self._duplicates: list[asyncio.Future[Any]] = []
         self._has_turn = True
         self._is_closed = False
-        self._ending: Complete | Fail | None = None
+        self._ending: Complete | Fail | DefinitionBlocked | None = None
         self._task: asyncio.Task[None] | None = None
         self._cancels = 0
 
@@ -163,9 +175,10 @@ class Pass:
         if self._is_closed:
             return
         self._is_closed = True
-        for _, waiter in self._waiting:
+        for waiter in (*(waiter for _, waiter in self._waiting), *self._duplicates):
             waiter.cancel()
         self._waiting.clear()
+        self._duplicates.clear()
         self._cancel_until_done()
 
     async def resolve(self, call: StepCall) -> Any:
@@ -173,9 +186,10 @@ class Pass:
         declaration = call.declaration
         if self._is_closed:
             return await self._park(call)
-        if declaration.id in self._met_at:
-            raise DuplicateStepId(declaration.id, self._met_at[declaration.id], declaration.location)
-        self._met_at[declaration.id] = declaration.location
+        first = self._met.setdefault(declaration.id, declaration)
+        # A pass that looks for a compensator starts nothing: what the code is blocked for must not leave steps undone.
+        if first is not declaration and self._given.undo_target is None:
+            return await self._stop_at_duplicate(first, declaration)
         if declaration.id == self._given.undo_target:
             return await self._park(call)
         memo = self._memo.get(declaration.id)
@@ -198,6 +212,29 @@ class Pass:
         self._offer()
         return await waiter
 
+    async def _stop_at_duplicate(self, first: StepDeclaration, again: StepDeclaration) -> Any:
+        """End the pass at the second call of a step id; the first conflict of a pass is the one that is told."""
+        if self._ending is None:
+            self._ending = DefinitionBlocked(
+                reason="duplicate_step_id", step=first.id, first=_site(first), duplicate=_site(again)
+            )
+            _log.warning(
+                "step id %r is used twice in one pass of function %s: first at %s, again at %s; run %s is blocked until one"
+                " of the two calls has another id",
+                first.id,
+                self.function.name,
+                first.location,
+                again.location,
+                self._given.run_id,
+            )
+            if self._has_turn:
+                self._give_turn(Ended(self._ending))
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._is_closed:
+            waiter.cancel()
+        self._duplicates.append(waiter)
+        return await waiter
+
     def _offer(self) -> None:
         # A waiter that user code gave up (wait_for) before its turn came is no longer met.
         while self._waiting and self._waiting[0][1].done():
@@ -212,6 +249,8 @@ class Pass:
 
     async def _run(self) -> None:
         ending = await self._follow()
+        if self._ending is not None:
+            return
         self._ending = ending
         if self._has_turn and not self._is_closed:
             self._give_turn(Ended(ending))
@@ -245,6 +284,10 @@ class Pass:
         self._cancels += 1
         task.cancel()
         asyncio.get_running_loop().call_later(CLOSE_PATIENCE_S, self._cancel_until_done)
+
+
+def _site(declaration: StepDeclaration) -> CallSite:
+    return CallSite(location=declaration.location, name=declaration.name)
 
 
 async def _discarded(pending: Coroutine[Any, Any, Any]) -> None:

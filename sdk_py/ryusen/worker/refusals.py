@@ -6,14 +6,25 @@ import msgspec
 
 from ryusen.errors import DeclarationRefused
 from ryusen.failures import INVALID_RESULT
-from ryusen.protocol.frames import Answer, Complete, Declare, Fail, Failed, Failure, NotFound, Result, Succeeded
+from ryusen.protocol.frames import (
+    Answer,
+    Complete,
+    Declare,
+    DefinitionBlocked,
+    Fail,
+    Failed,
+    Failure,
+    NotFound,
+    Result,
+    Succeeded,
+)
 
 __all__ = ["instead_of"]
 
 
 def instead_of(kept: Result | Answer | NotFound | None, refusal: DeclarationRefused) -> Result | Answer | None:
-    """Return the failure that takes the place of a refused value or declaration; None when a failure itself was refused."""
-    if isinstance(kept, Answer) and isinstance(kept.ending, Complete | Declare):
+    """Return the failure that takes the place of a refused value, declaration or conflict; None when a failure itself was refused."""
+    if isinstance(kept, Answer) and isinstance(kept.ending, Complete | Declare | DefinitionBlocked):
         category = INVALID_RESULT if isinstance(kept.ending, Complete) else f"sdk.{refusal.code}"
         ending = Fail(failure=Failure(category=category, message=str(refusal)))
         return msgspec.structs.replace(kept, ending=ending)

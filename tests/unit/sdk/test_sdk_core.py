@@ -9,9 +9,11 @@ import pytest
 from ryusen import DeclarationRefused
 from ryusen.protocol.frames import (
     Answer,
+    CallSite,
     Cancel,
     Complete,
     Declare,
+    DefinitionBlocked,
     Fail,
     Failed,
     Failure,
@@ -66,7 +68,17 @@ def test_a_discovery_is_passed_answered_and_forgotten_when_settled() -> None:
     assert bench.hello().held == []
 
 
-@pytest.mark.parametrize("ending", [Complete(value=ONE), Fail(failure=Failure(category="application", message="m"))])
+BLOCKED = DefinitionBlocked(
+    reason="duplicate_step_id",
+    step="pay",
+    first=CallSite(location="a.py:1"),
+    duplicate=CallSite(location="a.py:2", name="again"),
+)
+
+
+@pytest.mark.parametrize(
+    "ending", [Complete(value=ONE), Fail(failure=Failure(category="application", message="m")), BLOCKED]
+)
 def test_a_function_that_ends_is_answered_so(ending: Any) -> None:
     bench = Bench().up()
     bench.get(assign("q1", "discovery"))
@@ -85,7 +97,7 @@ def test_a_callback_runs_only_after_ready_and_start() -> None:
     assert bench.get(Settled(request="q1", verdict="accepted")) == [ClosePass("q1")]
 
 
-@pytest.mark.parametrize("turn", [met("other"), ENDED])
+@pytest.mark.parametrize("turn", [met("other"), ENDED, Ended(BLOCKED)])
 def test_code_that_no_longer_has_the_step_is_not_found(turn: Turn) -> None:
     """FILLED-IN 6: before any user code of the step runs."""
     bench = Bench().up()

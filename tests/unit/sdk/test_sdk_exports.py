@@ -18,7 +18,6 @@ PUBLIC = [
     "ConfigurationError",
     "Context",
     "DeclarationRefused",
-    "DuplicateStepId",
     "Function",
     "InvalidValue",
     "NonRetryable",

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from ryusen import ApiError, DeclarationRefused, DuplicateStepId, InvalidValue, NonRetryable, RetryAfter, StepFailed
+from ryusen import ApiError, DeclarationRefused, InvalidValue, NonRetryable, RetryAfter, StepFailed
 from ryusen.failures import describe_exception, encode_result, step_failed
 from ryusen.protocol.frames import Failure
 from ryusen.protocol.limits import DETAILS_BYTES_MAX, MESSAGE_BYTES_MAX
@@ -139,7 +139,6 @@ def test_a_step_failure_that_nobody_catches_keeps_what_it_was() -> None:
 
 def test_errors_of_the_sdk_have_categories_of_their_own() -> None:
     assert describe_exception(DeclarationRefused("x", "retry")).category == "sdk.declaration_refused"
-    assert describe_exception(DuplicateStepId("a", "f:1", "f:2")).category == "sdk.duplicate_step_id"
     assert describe_exception(InvalidValue("no", "$.a")).category == "sdk.invalid_value"
 
 
@@ -193,7 +192,6 @@ def test_an_oversized_result_names_field_size_and_limit(size: int, fits: bool) -
         NonRetryable("no", {"a": 1}),
         RetryAfter("5s", "later"),
         DeclarationRefused("x", "retry", 3, "no"),
-        DuplicateStepId("a", "f:1", "f:2"),
         ApiError("conflict", 409, "no"),
     ],
 )

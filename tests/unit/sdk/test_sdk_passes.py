@@ -15,7 +15,6 @@ from ryusen import (
     App,
     Context,
     DeclarationRefused,
-    DuplicateStepId,
     InvalidValue,
     NotInAttempt,
     StepFailed,
@@ -196,28 +195,6 @@ async def test_whatever_the_function_raises_fails_the_run_and_not_the_worker(exc
         raise exc
 
     assert (await Watched(flow).failed()).category == "application"
-
-
-async def test_the_same_id_twice_is_a_duplicate_and_not_the_first_result() -> None:
-    """RFD 1, "Encountering the same ID a second time returns a structured duplicate_step_id"."""
-
-    async def flow(ctx: Context) -> str:
-        await ctx.step.run("a", never)
-        try:
-            return str(await ctx.step.run("a", never))
-        except DuplicateStepId as exc:
-            assert exc.first != exc.second
-            return exc.step_id
-
-    assert await Watched(flow, done("a", b"1")).completed() == "a"
-
-
-async def test_a_duplicate_that_nobody_catches_has_its_own_category() -> None:
-    async def flow(ctx: Context) -> None:
-        for _ in range(2):
-            await ctx.step.run("a", never)
-
-    assert (await Watched(flow, done("a", b"1")).failed()).category == "sdk.duplicate_step_id"
 
 
 async def test_gathered_steps_line_up_in_the_order_they_were_reached() -> None:
