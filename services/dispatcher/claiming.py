@@ -62,7 +62,9 @@ class Claimer:
         head = self._passed_over.get(key, 0)
         try:
             claim = await self._claim(key, sessions, head + skip, ready_for_ms)
-            if skip and claim.leased_count == 0:
+            if skip and claim.leased_count:
+                claim = claim._replace(has_more=True)  # before where it started
+            elif skip:
                 claim = await self._claim(key, sessions, head, ready_for_ms)
         except Exception as error:
             if is_passing(error):
@@ -91,7 +93,7 @@ class Claimer:
         # Entries are taken in the order of their instants, so a claim from the head leaves nothing older than its last.
         is_from_head = bool(deliveries) and skip == 0
         empty_before_ms = max(delivery.item.vesting_ms for delivery in deliveries) if is_from_head else None
-        return Claim(len(deliveries), len(deliveries) == len(seats) or skip > 0, next_ms, empty_before_ms)
+        return Claim(len(deliveries), len(deliveries) == len(seats), next_ms, empty_before_ms)
 
     async def _lease(
         self, key: LaneOf, seats: list[Seat], tried: dict[str, Seat], skip: int, ready_for_ms: int

@@ -6,6 +6,7 @@ Nothing here grows with what is idle: pointers are read after a ring, and once a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable
@@ -58,7 +59,7 @@ class Pump:
         self,
         work: WorkEffects,
         application: str,
-        limiter: anyio.CapacityLimiter,
+        limiter: asyncio.Semaphore,
         *,
         board: ReleaseBoard,
         dispatcher_count: Callable[[], int],
@@ -102,6 +103,11 @@ class Pump:
         """Lease nothing more for `session`."""
         self.sessions.pop(session.core.session, None)
         self.alarm.ring()
+
+    def has_room(self) -> None:
+        """A session may take more: look, unless nothing is known to wait for it."""
+        if self._book.has_due(self._keyspace.clock.now_ms()):
+            self.alarm.ring()
 
     def reconsider(self) -> None:
         """Look at everything again: who may take what has changed."""

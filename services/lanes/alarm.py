@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import anyio
+import asyncio
+
 from anyio.abc import TaskGroup
 
 from keyspace.clock import Clock
@@ -18,7 +19,7 @@ class Alarm:
     def __init__(self, clock: Clock) -> None:
         """Take delays from `clock`."""
         self._clock = clock
-        self._event = anyio.Event()
+        self._event = asyncio.Event()
 
     def ring(self) -> None:
         """Wake the waiter, now or at its next wait."""
@@ -27,12 +28,17 @@ class Alarm:
     async def wait(self, delay_ms: float | None) -> None:
         """Return after a ring, or after `delay_ms` milliseconds of the clock; None waits for a ring alone."""
         if not self._event.is_set() and (delay_ms is None or delay_ms > 0):
-            async with anyio.create_task_group() as group:
-                if delay_ms is not None:
-                    group.start_soon(self._ring_after, delay_ms)
+            # A claimer waits after every turn, mostly not for long: a group with a task in it would cost five times as much
+            # as this one task, which ends with the wait.
+            timer = None if delay_ms is None else asyncio.ensure_future(self._ring_after(delay_ms))
+            try:
                 await self._event.wait()
-                group.cancel_scope.cancel()
-        self._event = anyio.Event()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        else:
+            await asyncio.sleep(0)  # whoever rings the waiter for ever must not keep everybody else from running
+        self._event = asyncio.Event()
 
     async def _ring_after(self, delay_ms: float) -> None:
         await self._clock.sleep_ms(delay_ms)

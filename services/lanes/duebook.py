@@ -100,6 +100,10 @@ class DueBook:
         """Return the lanes to look at now, those that waited longest first."""
         return [key for key, due in self._lanes.items() if self._is_due(due, now_ms)]
 
+    def has_due(self, now_ms: int) -> bool:
+        """Return whether there is a lane to look at now."""
+        return any(self._is_due(due, now_ms) for due in self._lanes.values())
+
     def next_instant_ms(self, now_ms: int) -> int | None:
         """Return the first known instant after `now_ms` at which a lane becomes due, or None; lanes due now do not count."""
         instants = (due.next_ms for due in self._lanes.values() if due.next_ms is not None and not due.is_hot)
