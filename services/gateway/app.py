@@ -162,7 +162,10 @@ def _parts(endpoint: Endpoint, request: Request) -> dict[str, str]:
 
 def _query(endpoint: Endpoint, request: Request) -> dict[str, str]:
     """Return the query's parameters: each known and once, since a misspelt filter must not list everything."""
-    if len(request.scope.get("query_string", b"")) > QUERY_CHARS_MAX:
+    query = request.scope.get("query_string", b"")
+    if not query:
+        return {}
+    if len(query) > QUERY_CHARS_MAX:
         raise ApiProblem("invalid_query", "The query is too long.", limit=QUERY_CHARS_MAX)
     known = {parameter.name for parameter in endpoint.parameters if parameter.place == "query"}
     found: dict[str, str] = {}
