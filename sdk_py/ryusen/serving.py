@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import threading
@@ -53,15 +54,17 @@ def serve(
         grace_ms=parse_duration_ms(grace, "grace", least_ms=0),
     )
     worker = Worker(app, options)
+    # The connection's loop alone: user code has the standard one, whatever is installed.
+    loop = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
     if threading.current_thread() is not threading.main_thread():
-        return anyio.run(worker.run)
+        return anyio.run(worker.run, backend_options=loop)
 
     def stop(signal_number: int, frame: FrameType | None) -> None:
         worker.stop()
 
     former = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
-        return anyio.run(worker.run)
+        return anyio.run(worker.run, backend_options=loop)
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import time
 import uuid
@@ -57,6 +58,8 @@ BACKOFF_FIRST_S = 0.2
 BACKOFF_CAP_S = 15.0
 STABLE_S = 10.0
 """How long a session must have stood for the backoff to start anew."""
+TIME_GRAIN_S = 0.005
+"""How exactly timeouts and renewals are kept."""
 BLOCKED_S = 1.0
 """How long user code may hold the user's loop before it is named in a warning."""
 EXIT_STOPPED = 143
@@ -248,6 +251,9 @@ class Worker:
                 await self._changed.wait()
             if waiting.cancelled_caught:
                 self._perform(self._core.tick(self._now_ms()))
+            else:
+                # Much changes within a few milliseconds under load; what is due next is worked out once for all of it.
+                await anyio.sleep(TIME_GRAIN_S)
 
     async def _watch_user(self) -> None:
         is_blocked = False
@@ -322,18 +328,22 @@ class Worker:
         connection.transport.abort()
 
     async def _write(self, connection: ClientConnection) -> None:
-        while True:
-            self._sendable = anyio.Event()
-            while self._outbox:
-                try:
-                    with anyio.fail_after(SEND_S):
+        # One scope, its deadline moved for each frame: a scope for each would cost more than the frame.
+        with anyio.CancelScope() as patience:
+            while True:
+                self._sendable = anyio.Event()
+                while self._outbox:
+                    patience.deadline = anyio.current_time() + SEND_S
+                    try:
                         await connection.send(encode_frame(self._outbox[0].frame).decode())
-                except (ConnectionClosed, OSError, TimeoutError) as exc:
-                    self._close(f"sending failed: {type(exc).__name__}")
-                    return
-                self._outbox.popleft()
-            self._sent.set()
-            await self._sendable.wait()
+                    except (ConnectionClosed, OSError) as exc:
+                        self._close(f"sending failed: {type(exc).__name__}")
+                        return
+                    self._outbox.popleft()
+                patience.deadline = math.inf
+                self._sent.set()
+                await self._sendable.wait()
+        self._close("sending failed: the peer takes nothing")
 
     async def _read(self, connection: ClientConnection) -> None:
         session = self._core.session
