@@ -6,11 +6,10 @@ Work that vests later than the next bucket rings no bell, so pointers are read o
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
-
-import anyio
 
 from keyspace.keyspace import Keyspace
 from keyspace.layout import bucket_of
@@ -61,9 +60,7 @@ async def read_pointers(tx: Tx, ask: ScanAsk) -> list[DuePointer]:
 class BucketScans:
     """Reads the pointers of one process's pumps once a bucket."""
 
-    def __init__(
-        self, keyspace: Keyspace, limiter: anyio.CapacityLimiter, pumps: Callable[[], Iterable[Scanned]]
-    ) -> None:
+    def __init__(self, keyspace: Keyspace, limiter: asyncio.Semaphore, pumps: Callable[[], Iterable[Scanned]]) -> None:
         """Read from `keyspace` for whatever `pumps` returns at the time, a transaction at a time counting in `limiter`."""
         self._keyspace = keyspace
         self._limiter = limiter

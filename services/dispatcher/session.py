@@ -6,13 +6,14 @@ finish for a bounded time; then what the session held goes back by what is known
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
 import anyio
 import msgspec
-from anyio.abc import TaskGroup
 from ryusen.protocol.frames import (
     FRAME_BYTES_MAX,
     Assign,
@@ -46,11 +47,11 @@ from services.dispatcher.effects import (
     Wait,
 )
 from services.dispatcher.held import Held
+from services.dispatcher.holds import Holds
 from services.dispatcher.options import (
     CLEANUP_CONCURRENCY,
     CLEANUP_MS_MAX,
     HANDLERS_MAX,
-    HOLD_MS,
     LOADS_MAX,
     OUTBOX_FRAMES_MAX,
     SEND_MS_MAX,
@@ -64,6 +65,7 @@ from services.dispatcher.replays import Replays, Sent
 from services.dispatcher.session_core import BAD_FRAME, SessionCore
 from services.dispatcher.settlement import Outcome, settle
 from services.dispatcher.work_effects import WorkEffects
+from services.lanes.crew import Crew
 from services.lanes.deferral import is_passing
 
 __all__ = ["GOING_AWAY", "WorkerSession", "read_frame"]
@@ -107,7 +109,7 @@ class WorkerSession:
         *,
         application: str,
         standing: Standing,
-        limiter: anyio.CapacityLimiter,
+        limiter: asyncio.Semaphore,
         on_room: Callable[[], None],
         on_leaving: Callable[[], None],
     ) -> None:
@@ -134,12 +136,13 @@ class WorkerSession:
         self._on_room = on_room
         self._on_leaving = on_leaving
         self._replays = Replays() if core.keeps_replays else None
-        self._loads = anyio.CapacityLimiter(LOADS_MAX)
+        self._loads = asyncio.Semaphore(LOADS_MAX)
         self._outbox: deque[tuple[ServerFrame, anyio.Event | None]] = deque()
         self._sendable = anyio.Event()
         self._closing = anyio.Event()
         self._close = Close(GOING_AWAY, "connection_lost")
-        self._group: TaskGroup | None = None
+        self._crew: Crew[Effect] | None = None
+        self._holds = Holds(self._clock, self.core.is_waiting, lambda following: self._perform(core.waited(following)))
         self._handler_count = 0
         self._has_ended_one = anyio.Event()
         self._heard_ms = self._clock.monotonic_ms()
@@ -147,7 +150,7 @@ class WorkerSession:
     @property
     def is_open(self) -> bool:
         """Whether work can be delivered."""
-        return self._group is not None and not self._closing.is_set()
+        return self._crew is not None and not self._closing.is_set()
 
     @property
     def reason(self) -> str:
@@ -181,12 +184,13 @@ class WorkerSession:
         """Serve until the connection ends, then give back what was held."""
         try:
             async with anyio.create_task_group() as group:
-                self._group = group
+                self._crew = Crew(group, self._do, "session work")
                 self._on_room()
                 async with anyio.create_task_group() as link:
                     link.start_soon(self._read, name="session reader")
                     link.start_soon(self._write, name="session writer")
                     link.start_soon(self._keep_time, name="session time")
+                    link.start_soon(self._holds.run, name="session holds")
                     await self._closing.wait()
                     link.cancel_scope.cancel()
                 with anyio.move_on_after(SETTLE_MS_MAX / 1_000):
@@ -226,23 +230,25 @@ class WorkerSession:
 
     async def _write(self) -> None:
         try:
-            while True:
-                self._sendable = anyio.Event()
-                while self._outbox:
-                    frame, sent = self._outbox.popleft()
-                    if isinstance(frame, Start):
-                        self.core.start_leaves(frame.request)
-                    elif isinstance(frame, Proceed):
-                        self.core.start_leaves(frame.following)
-                    with anyio.fail_after(SEND_MS_MAX / 1_000):
+            # One scope, its deadline moved for each frame: a scope for each would cost more than the frame.
+            with anyio.CancelScope() as patience:
+                while True:
+                    self._sendable = anyio.Event()
+                    while self._outbox:
+                        frame, sent = self._outbox.popleft()
+                        if isinstance(frame, Start):
+                            self.core.start_leaves(frame.request)
+                        elif isinstance(frame, Proceed):
+                            self.core.start_leaves(frame.following)
+                        patience.deadline = anyio.current_time() + SEND_MS_MAX / 1_000
                         await self._peer.send(encode_frame(frame).decode())
-                    if sent is not None:
-                        sent.set()
-                await self._sendable.wait()
+                        if sent is not None:
+                            sent.set()
+                    patience.deadline = math.inf
+                    await self._sendable.wait()
+            self.close(SLOW, "slow_peer")
         except PeerGone as error:
             self.close(GOING_AWAY, f"connection_lost: {error}")
-        except TimeoutError:
-            self.close(SLOW, "slow_peer")
 
     async def _keep_time(self) -> None:
         options = self._work.options
@@ -265,10 +271,12 @@ class WorkerSession:
                 self.close(effect.code, effect.reason)
             elif isinstance(effect, Leaving):
                 self._on_leaving()
-            elif self._group is not None:
-                if not isinstance(effect, Load | Wait):
+            elif isinstance(effect, Wait):
+                self._holds.begin(effect.following)
+            elif self._crew is not None:
+                if not isinstance(effect, Load):
                     self._handler_count += 1
-                self._group.start_soon(self._do, effect, name=type(effect).__name__)
+                self._crew.give(effect)
         if self.free_count():
             self._on_room()
 
@@ -287,11 +295,6 @@ class WorkerSession:
     async def _do(self, effect: Effect) -> None:
         if isinstance(effect, Load):
             await self._load(effect.held, is_full=effect.is_full)
-            return
-        if isinstance(effect, Wait):
-            # Not counted among the handlers: a hold that is over by its answer must not keep the reader from reading.
-            await self._clock.sleep_ms(HOLD_MS)
-            self._perform(self.core.waited(effect.following))
             return
         try:
             if isinstance(effect, Settle):

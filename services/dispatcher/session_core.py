@@ -342,6 +342,11 @@ class SessionCore:
         announced.is_settling = True
         return [Settle(announced.result, joint=answer, may_hold=self._takes_work)]
 
+    def is_waiting(self, following: str) -> bool:
+        """Whether an announced success still waits for the answer behind it."""
+        announced = self._announced.get(following)
+        return announced is not None and not announced.is_settling
+
     def waited(self, following: str) -> list[Effect]:
         """An announced success has waited long enough for its answer: it is settled alone."""
         announced = self._announced.get(following)

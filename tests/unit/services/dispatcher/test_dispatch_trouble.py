@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
 import pytest
 from dispatch_rig import Rig, hello
-from ryusen.protocol.frames import Assign, Ready, Refused, Settled, Start, Void
+from ryusen.protocol.frames import Assign, HeldWork, Ready, Refused, Settled, Start, Void
 from transitions.world import World
 
 from keyspace.keyspace import Keyspace
@@ -70,14 +71,15 @@ async def test_a_settlement_is_tried_again_while_the_store_is_away(world: World)
 async def test_a_store_that_stays_away_ends_the_session_so_that_the_worker_says_it_again(world: World) -> None:
     """Case 071's other side: a result is retained by its worker until it is acknowledged, in whatever session."""
     await world.start_run()
-    async with troubled(world, "complete_run", 6).running() as rig:
+    async with troubled(world, "accept_success", 6).running() as rig:
         worker = await rig.join()
-        assign = await worker.assigned_pass()
-        worker.complete(assign)
+        await worker.declare(await worker.assigned_pass())
+        callback = await worker.start()
+        worker.succeed(callback)
         await rig.pass_time(7_000, step_ms=100)
         assert await worker.parted() == (1013, "store_unavailable")
-        back = await rig.join()
-        back.complete(assign)
+        back = await rig.join(hello(held=[HeldWork(ref=callback.ref, request=callback.request, state="finished")]))
+        back.succeed(callback)
         assert (await back.hear(Settled)).verdict == "accepted"
     await world.check()
 
@@ -157,7 +159,7 @@ async def test_a_page_of_scans_that_fails_holds_up_no_other(world: World) -> Non
     """What could not be read in this bucket is read in the next one."""
     pumps = [ScriptedPump(number) for number in range(SHARED_SCANS_MAX + 1)]
     scans = BucketScans(
-        Failing(world, "scan_due", 1, StoreUnavailableError("down")), anyio.CapacityLimiter(4), lambda: pumps
+        Failing(world, "scan_due", 1, StoreUnavailableError("down")), asyncio.Semaphore(4), lambda: pumps
     )
     await scans.scan()
     assert [len(pump.taken) for pump in pumps] == [0] * SHARED_SCANS_MAX + [1]
