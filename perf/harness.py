@@ -234,10 +234,11 @@ _TICKING = frozenset(
         "authenticate",
         "check_ready",
         "clear_due_pointer",
-        "find_fanout",
+        "find_items",
         "look_around",
         "record_high_water",
         "scan_due",
+        "scan_lanes",
         "scan_leases",
     }
 )

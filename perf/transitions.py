@@ -119,7 +119,7 @@ class Bench:
             "accept_event", lambda tx: accept_event(tx, self.workspace, submission, event_id=event_id, accepted_by="k")
         )
         lane = server_lane(LaneKind.FANOUT)
-        vested = await self.timed("find_fanout", lambda tx: claims.vested_items(tx, self.workspace, lane, limit=1))
+        vested = await self.timed("find_items", lambda tx: claims.vested_items(tx, self.workspace, lane, limit=1))
         await self.timed("expand_event", lambda tx: expand_event(tx, self.workspace, event_id, vested[0].item_id))
 
     async def _start(self) -> ItemRecord | None:

@@ -1,4 +1,4 @@
-"""The dispatcher: the sessions it holds, the pump of each application they serve, and recovery beside them."""
+"""The dispatcher: the sessions it holds, the pump of each application they serve, server lanes and recovery beside them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from keyspace.store.errors import StoreError
 from services.dispatcher.bucket_scans import BucketScans
 from services.dispatcher.greeting import Greeting, greet, hello_fault
 from services.dispatcher.metrics import DispatcherMetrics
-from services.dispatcher.options import HELLO_MS_MAX, SEND_MS_MAX, DispatcherOptions
+from services.dispatcher.options import HELLO_MS_MAX, LANE_CONCURRENCY, SEND_MS_MAX, DispatcherOptions
 from services.dispatcher.peer import Peer, PeerGone
 from services.dispatcher.pump import Pump
 from services.dispatcher.recovery import Recovery
 from services.dispatcher.release_board import Application, ReleaseBoard
 from services.dispatcher.releases import Standing
+from services.dispatcher.server_handlers import SERVER_HANDLERS, SERVER_LANES
 from services.dispatcher.session import GOING_AWAY, WorkerSession, read_frame
 from services.dispatcher.session_core import BAD_FRAME, NORMAL, SUPERSEDED, SessionCore
 from services.dispatcher.work_effects import WorkEffects
+from services.lanes.options import LaneOptions
+from services.lanes.pump import LanePump
 
 __all__ = ["Dispatcher"]
 
@@ -76,6 +79,15 @@ class Dispatcher:
         self._bucket_scans = BucketScans(keyspace, self._limiter, lambda: list(self._pumps.values()))
         self._board = ReleaseBoard(keyspace, process_id=process_id, skew_ms=options.skew_ms, on_change=self._reconsider)
         self._recovery = Recovery(keyspace, options, metrics, process_id=process_id, peers=peers)
+        self._lanes = LanePump(
+            keyspace,
+            SERVER_LANES,
+            SERVER_HANDLERS,
+            LaneOptions(skew_ms=options.skew_ms, rescan_ms=options.rescan_ms, concurrency=LANE_CONCURRENCY),
+            metrics.lanes,
+            process_id=process_id,
+            peers=peers,
+        )
         self._pumps: dict[Application, Pump] = {}
         self._sessions: dict[tuple[str, str], WorkerSession] = {}
         self._connection_count = 0
@@ -96,6 +108,7 @@ class Dispatcher:
             self._group = group
             group.start_soon(self._recovery.run, name="lease recovery")
             group.start_soon(self._bucket_scans.run, name="bucket scans")
+            group.start_soon(self._lanes.run, name="server lanes")
             group.start_soon(self._board.run, name="live releases")
             task_status.started()
             await anyio.sleep_forever()
@@ -107,6 +120,7 @@ class Dispatcher:
             within_ms: how long workers may take to leave by themselves.
         """
         self._is_draining = True
+        self._lanes.drain()
         for pump in self._pumps.values():
             pump.end()
         for session in list(self._sessions.values()):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from services.lanes.metrics import LaneMetrics
+
 __all__ = ["DispatcherMetrics"]
 
 
@@ -16,6 +18,7 @@ class DispatcherMetrics:
         def counter(name: str, meaning: str, *labels: str) -> Counter:
             return Counter(f"ryusen_dispatch_{name}", meaning, labels, registry=registry)
 
+        self.lanes = LaneMetrics(registry, "ryusen_lanes")
         self.sessions = Gauge("ryusen_dispatch_sessions", "Worker sessions that stand.", registry=registry)
         self.held = Gauge("ryusen_dispatch_held", "Deliveries held by the sessions.", registry=registry)
         self.sessions_ended = counter("sessions_ended", "Sessions that ended, by reason.", "reason")

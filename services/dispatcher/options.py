@@ -75,6 +75,8 @@ ROUTING_PAGE_ITEMS = 64
 """Workspaces whose routing one transaction reads."""
 OFFERS_KEPT_MAX = 1_024
 """Releases at other dispatchers whose offers are kept; they never change."""
+LANE_CONCURRENCY = 16
+"""Server items (timers, deadlines) handled at once, beside the transactions of the sessions."""
 CLAIM_STARTS = 3
 """With several dispatchers on a lane, a claim starts in one of this many first batches at random."""
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import anyio
 
-from services.fanout.metrics import FanOutMetrics
-from services.fanout.options import FanOutOptions
-from services.fanout.pump import FanOutPump
+from services.fanout.expansion import fan_out_pump
+from services.lanes.options import LaneOptions
 from services.runtime.process import Process
 
 __all__ = ["run"]
@@ -19,11 +18,11 @@ async def run(process: Process) -> None:
         process: an open process; its settings `skew_ms`, `rescan_ms` and `fanout_concurrency` count here.
     """
     config = process.config
-    options = FanOutOptions(skew_ms=config.skew_ms, rescan_ms=config.rescan_ms, concurrency=config.fanout_concurrency)
-    pump = FanOutPump(
+    options = LaneOptions(skew_ms=config.skew_ms, rescan_ms=config.rescan_ms, concurrency=config.fanout_concurrency)
+    pump = fan_out_pump(
         process.keyspace,
         options,
-        FanOutMetrics(process.telemetry.registry),
+        process.telemetry.registry,
         process_id=process.process_id,
         peers=lambda: process.peers("fanout"),
     )

@@ -29,9 +29,8 @@ from services.dispatcher.dispatcher import Dispatcher
 from services.dispatcher.metrics import DispatcherMetrics
 from services.dispatcher.options import DispatcherOptions
 from services.dispatcher.peer import Peer
-from services.fanout.metrics import FanOutMetrics
-from services.fanout.options import FanOutOptions
-from services.fanout.pump import FanOutPump
+from services.fanout.expansion import fan_out_pump
+from services.lanes.options import LaneOptions
 from services.testing.errors import NeverSettles, UserCodeHangs, WorkflowTestError
 from services.testing.incidents import Incidents
 from services.testing.loop import EngineLoop
@@ -119,8 +118,8 @@ class Engine:
             peers=lambda: ["dispatcher"],
             rng=random.Random(seed),
         )
-        self._fanout = FanOutPump(
-            self.keyspace, FanOutOptions(), FanOutMetrics(registry), process_id="fanout", peers=lambda: ["fanout"]
+        self._fanout = fan_out_pump(
+            self.keyspace, LaneOptions(), registry, process_id="fanout", peers=lambda: ["fanout"]
         )
 
     # -- life

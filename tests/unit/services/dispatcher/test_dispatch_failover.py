@@ -42,9 +42,8 @@ from keyspace.store.embedded import memory_store
 from keyspace.store.fault import FaultStore
 from keyspace.store.fault_plan import CommitFault, FaultPlan, FaultRates, WatchFault
 from services.dispatcher.peer import PeerGone
-from services.fanout.metrics import FanOutMetrics
-from services.fanout.options import FanOutOptions
-from services.fanout.pump import FanOutPump
+from services.fanout.expansion import fan_out_pump
+from services.lanes.options import LaneOptions
 
 Effects = Counter[tuple[str, str, int]]
 """How often each effect was had: by run, step and generation."""
@@ -212,8 +211,8 @@ class Fleet:
         keyspace = MortalKeyspace(
             self._store(), clock=self.world.clock, prefix=self.world.keyspace.prefix, rng=random.Random(process_id)
         )
-        metrics = FanOutMetrics(CollectorRegistry())
-        pump = FanOutPump(keyspace, FanOutOptions(), metrics, process_id=process_id, peers=lambda: [process_id])
+        registry = CollectorRegistry()
+        pump = fan_out_pump(keyspace, LaneOptions(), registry, process_id=process_id, peers=lambda: [process_id])
         scope = anyio.CancelScope()
         self.fanouts.append((keyspace, scope))
 

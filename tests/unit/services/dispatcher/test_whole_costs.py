@@ -20,8 +20,8 @@ ONCE_A_SESSION = {"register_release", "prefer_release", "open_session", "announc
 ONCE_A_WORKSPACE = {"create_workspace", "publish_manifest", "activate_routing"}
 A_HELLO_READS = {"release_position", "recorded_starts", "read_live", "read_routing", "read_contracts"}
 A_RUN_READS = {"scan_due", "load_assignment", "load_progress"}
-BACKGROUND_READS = {"scan_leases", "read"}
-"""Sweeps over expired leases, and the test itself."""
+BACKGROUND_READS = {"scan_leases", "scan_lanes", "read"}
+"""Sweeps over expired leases, looks for server work, and the test itself."""
 
 
 class Cost(NamedTuple):

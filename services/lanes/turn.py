@@ -1,9 +1,9 @@
-"""One workspace's turn: find its vested fan-out items and expand each by one chunk."""
+"""One lane's turn: find its vested items and hand each to the handler of its kind."""
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -13,12 +13,12 @@ from keyspace.layout import ITEM, bucket_of
 from keyspace.limits import BUCKET_MS
 from keyspace.queue.claims import candidates, next_vesting_ms
 from keyspace.records.work import ItemRecord
-from keyspace.transitions.expand_event import expand_event
 from keyspace.tx import Tx
-from services.fanout.metrics import FanOutMetrics
-from services.fanout.options import RETRY_MS, SKIPPED_ITEMS_MAX, TURN_ITEMS
 from services.lanes.deferral import Failures, defer_item, is_passing
 from services.lanes.duebook import LaneOf
+from services.lanes.handlers import Handler, Handlers
+from services.lanes.metrics import LaneMetrics
+from services.lanes.options import RETRY_MS, SKIPPED_ITEMS_MAX, TURN_ITEMS, UNKNOWN_KIND_MS
 
 __all__ = ["Found", "Look", "Turns", "find_items"]
 
@@ -63,86 +63,106 @@ async def find_items(tx: Tx, key: LaneOf, *, limit: int) -> Found:
     return Found([item for item in records if item is not None], unreadable, next_ms, len(found) == limit)
 
 
-class Turns:
-    """Takes turns for workspaces; remembers what fails."""
+UNREADABLE = "unreadable"
+"""How failures are labelled of items whose record cannot be read, so that their kind is not known."""
 
-    def __init__(self, keyspace: Keyspace, limiter: anyio.CapacityLimiter, metrics: FanOutMetrics) -> None:
-        """Expand on `keyspace`, at most as many chunks at once as `limiter` lets."""
+
+class Turns:
+    """Takes turns for lanes; remembers what fails."""
+
+    def __init__(
+        self, keyspace: Keyspace, handlers: Handlers, limiter: anyio.CapacityLimiter, metrics: LaneMetrics
+    ) -> None:
+        """Hand work of `keyspace` to `handlers`, at most as many items at once as `limiter` lets."""
         self._keyspace = keyspace
+        self._handlers = handlers
         self._limiter = limiter
         self._metrics = metrics
         self._failures = Failures()
         self._skipped: dict[LaneOf, dict[str, int]] = {}
 
     async def take(self, key: LaneOf) -> Look:
-        """Expand a bounded number of a workspace's events by one chunk each and say when to come again.
+        """Handle a bounded number of a lane's items once each and say when to come again.
 
         One that fails is deferred, later each time, and hides none behind it (case 008).
         """
         skipped = self._skipped_now(key)
         limit = TURN_ITEMS + len(skipped)
         try:
-            found = await self._keyspace.transact("find_fanout", lambda tx: find_items(tx, key, limit=limit))
+            found = await self._keyspace.transact("find_items", lambda tx: find_items(tx, key, limit=limit))
         except Exception as error:  # noqa: BLE001 - told apart below; a turn must not end the process
             return self._look_after_trouble(key, error)
         for item_id in found.unreadable:
             if item_id not in skipped:
-                await self._defer(key, item_id)
+                await self._defer(key, item_id, UNREADABLE)
         unfinished: list[ItemRecord] = []
         async with anyio.create_task_group() as group:
             for item in found.items:
                 if item.item_id not in skipped:
-                    group.start_soon(self._expand, key, item, unfinished, name="expand_event")
+                    group.start_soon(self._handle, key, item, unfinished, name=f"handle {item.kind}")
         left = [item.vesting_ms for item in unfinished] or [item.vesting_ms for item in found.items[-1:]]
         return Look(found.next_ms, found.has_more or bool(unfinished), min(left, default=None))
 
-    async def _expand(self, key: LaneOf, item: ItemRecord, unfinished: list[ItemRecord]) -> None:
+    async def _handle(self, key: LaneOf, item: ItemRecord, unfinished: list[ItemRecord]) -> None:
+        handler = self._handlers.get(item.kind)
+        if handler is None:
+            # Left where it is, for a process of the release that knows the kind.
+            log.warning("no handler is known for this kind of work", extra={"kind": item.kind, "item": item.item_id})
+            self._pass_over(key, item.item_id, UNKNOWN_KIND_MS)
+            return
         async with self._limiter:
-            ready_ms = max(item.vesting_ms, item.enqueued_at_ms)
-            self._metrics.wait_seconds.observe(max(0, self._keyspace.clock.now_ms() - ready_ms) / 1_000)
+            due_ms = max(item.vesting_ms, item.enqueued_at_ms)
+            late_ms = max(0, self._keyspace.clock.now_ms() - due_ms)
+            self._metrics.late_seconds.labels(item.kind).observe(late_ms / 1_000)
             try:
-                done = await self._keyspace.transact(
-                    "expand_event", lambda tx: expand_event(tx, key.workspace, item.target, item.item_id)
-                )
-            except Exception as error:  # noqa: BLE001 - whatever one event does, the others go on
-                await self._expand_failed(key, item, error, unfinished)
+                goes_on = await self._run_handler(key.workspace, item, handler)
+            except Exception as error:  # noqa: BLE001 - whatever one item does, the others go on
+                await self._handling_failed(key, item, error, unfinished)
                 return
-        self._failures.succeeded(item.item_id)
-        self._metrics.chunks.inc()
-        self._metrics.candidates.inc(done.evaluated_count)
-        if done.is_complete:
-            self._metrics.completed.inc()
-        else:
+        if len(self._failures):
+            self._failures.succeeded(item.item_id)
+            self._metrics.failing.set(len(self._failures))
+        self._metrics.handled.labels(item.kind).inc()
+        if goes_on:
             unfinished.append(item)
 
-    async def _expand_failed(
+    async def _run_handler(self, workspace: str, item: ItemRecord, handler: Handler) -> bool:
+        outcome: Any = await self._keyspace.transact(handler.transition, lambda tx: handler.handle(tx, workspace, item))
+        if handler.tell is not None:
+            handler.tell(outcome)
+        return handler.goes_on(outcome)
+
+    async def _handling_failed(
         self, key: LaneOf, item: ItemRecord, error: Exception, unfinished: list[ItemRecord]
     ) -> None:
         if is_passing(error):
-            log.warning("an expansion waits for the store", extra={"item": item.item_id, "error": str(error)})
+            log.warning("an item waits for the store", extra={"item": item.item_id, "error": str(error)})
             unfinished.append(item)
             await self._keyspace.clock.sleep_ms(RETRY_MS)
             return
         log.error(
-            "an expansion failed and is deferred",
-            extra={"workspace": key.workspace, "event": item.target, "item": item.item_id},
+            "handling an item failed, which is deferred",
+            extra={"workspace": key.workspace, "kind": item.kind, "target": item.target, "item": item.item_id},
             exc_info=error,
         )
-        await self._defer(key, item.item_id)
+        await self._defer(key, item.item_id, item.kind)
 
-    async def _defer(self, key: LaneOf, item_id: str) -> None:
+    async def _defer(self, key: LaneOf, item_id: str, kind: str) -> None:
         delay_ms = self._failures.failed(item_id)
-        self._metrics.failures.inc()
+        self._metrics.failures.labels(kind).inc()
         self._metrics.failing.set(len(self._failures))
         try:
             await self._keyspace.transact("defer_item", lambda tx: defer_item(tx, key.workspace, item_id, delay_ms))
         except Exception:
             log.exception(
-                "an item can be neither run nor deferred", extra={"workspace": key.workspace, "item": item_id}
+                "an item can be neither handled nor deferred", extra={"workspace": key.workspace, "item": item_id}
             )
-            passed_over = self._skipped.setdefault(key, {})
-            if len(passed_over) < SKIPPED_ITEMS_MAX:
-                passed_over[item_id] = self._keyspace.clock.now_ms() + delay_ms
+            self._pass_over(key, item_id, delay_ms)
+
+    def _pass_over(self, key: LaneOf, item_id: str, delay_ms: int) -> None:
+        passed_over = self._skipped.setdefault(key, {})
+        if len(passed_over) < SKIPPED_ITEMS_MAX:
+            passed_over[item_id] = self._keyspace.clock.now_ms() + delay_ms
 
     def _skipped_now(self, key: LaneOf) -> frozenset[str]:
         passed_over = self._skipped.get(key)
@@ -157,8 +177,8 @@ class Turns:
 
     def _look_after_trouble(self, key: LaneOf, error: Exception) -> Look:
         log.warning(
-            "a workspace's fan-out cannot be read",
-            extra={"workspace": key.workspace},
+            "a lane cannot be read",
+            extra={"workspace": key.workspace, "lane": key.lane.kind.name},
             exc_info=None if is_passing(error) else error,
         )
         return Look(self._keyspace.clock.now_ms() + RETRY_MS, has_more=False)
