@@ -25,7 +25,7 @@ from services.dispatcher.pump import Pump
 from services.dispatcher.recovery import Recovery
 from services.dispatcher.release_board import Application, ReleaseBoard
 from services.dispatcher.releases import Standing
-from services.dispatcher.server_handlers import SERVER_HANDLERS, SERVER_LANES
+from services.dispatcher.server_handlers import SERVER_LANES, server_handlers
 from services.dispatcher.session import GOING_AWAY, WorkerSession, read_frame
 from services.dispatcher.session_core import BAD_FRAME, NORMAL, SUPERSEDED, SessionCore
 from services.dispatcher.work_effects import WorkEffects
@@ -82,7 +82,7 @@ class Dispatcher:
         self._lanes = LanePump(
             keyspace,
             SERVER_LANES,
-            SERVER_HANDLERS,
+            server_handlers(value_bytes_max=options.value_bytes_max),
             LaneOptions(skew_ms=options.skew_ms, rescan_ms=options.rescan_ms, concurrency=LANE_CONCURRENCY),
             metrics.lanes,
             process_id=process_id,
