@@ -55,7 +55,7 @@ async def load_assignment(tx: Tx, workspace: str, run: RunRecord, step_id: str |
     for key, value in await _all(tx, STEP_VALUE.span(workspace, run.run_id)):
         values.setdefault(STEP_VALUE.parse(key)[2], []).append(value)
     order = [SETTLED.codec.decode(value) for _, value in await _all(tx, SETTLED.span(workspace, run.run_id))]
-    is_settled = {key for key, step in steps.items() if step.state in (StepState.COMPLETED, StepState.FAILED)}
+    is_settled = {key for key, step in steps.items() if step.is_in_replay}
     if len(order) != len(is_settled) or set(order) != is_settled:
         raise CorruptRecord(record="SETTLED", reason="not the settled steps", run=run.run_id, entries=len(order))
     settled = [settled_step(steps[known], b"".join(values.get(known, ()))) for known in order]

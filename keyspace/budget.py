@@ -19,7 +19,7 @@ from keyspace.limits import (
     PAYLOAD_BYTES_DEFAULT,
 )
 
-__all__ = ["Budget", "charge_read", "charge_set", "check_allowance"]
+__all__ = ["Budget", "charge_clear", "charge_read", "charge_set", "check_allowance"]
 
 
 def charge_set(key_bytes: int, value_bytes: int) -> int:
@@ -30,6 +30,11 @@ def charge_set(key_bytes: int, value_bytes: int) -> int:
 def charge_read(key_bytes: int) -> int:
     """Return the charge of a point read that conflicts: its read conflict range."""
     return 2 * key_bytes + 25
+
+
+def charge_clear(key_bytes: int) -> int:
+    """Return the charge of the clear of one key: the key twice over, as a range and as its write conflict range."""
+    return 4 * key_bytes + 50
 
 
 def check_allowance(allowance_bytes: int, payload_bytes_max: int = PAYLOAD_BYTES_DEFAULT) -> None:
@@ -93,7 +98,7 @@ class Budget:
 
     def clear(self, key_bytes: int) -> None:
         """Charge the clear of one key."""
-        self._charge("clear", 4 * key_bytes + 50)
+        self._charge("clear", charge_clear(key_bytes))
 
     def clear_range(self, begin_bytes: int, end_bytes: int) -> None:
         """Charge the clear of a range, however much it holds."""

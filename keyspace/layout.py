@@ -157,6 +157,10 @@ BLOCKER: Leaf[blocker.BlockerRecord] = Leaf(
     writers="block_run, wake_blocked, probe_definition, rediscover_run; goes with the next answer or stop",
     readers="the same, gateway", note="run, reason", cached=2,
 )  # fmt: skip
+FAILED: Leaf[int] = Leaf(
+    "FAILED", Name, 5, Id, 14, Name, codec=_INT, writers="whatever fails a step for good, complete_run, fail_run",
+    readers="complete_run, fail_run", note="step; value: bytes it takes to make it Obsolete", cached=2,
+)  # fmt: skip
 RUN_LIST: Leaf[str] = Leaf(
     "RUN_LIST", Name, 6, Stamp, codec=_TEXT, writers="materialize_run (stamped key)", readers="gateway pages",
     note="value: run id",

@@ -12,6 +12,7 @@ from keyspace.layout import (
     ATTEMPT,
     CLAIM,
     COMPLETION,
+    FAILED,
     HISTORY,
     INSTANCE_WORK,
     ITEM,
@@ -71,6 +72,7 @@ async def check_run(case: Case) -> None:
     await check_family(case, run)
     await _check_completions(case, run, steps)
     await _check_replay(case, run, steps)
+    await _check_failed(case, run, steps)
     await _check_history(case, run, steps)
     _check_outcomes(case, run)
     if run.output_bytes is not None:
@@ -170,10 +172,21 @@ async def _check_replay(case: Case, run: RunRecord, steps: dict[str, StepRecord]
     ordinals = [SETTLED.parse(key)[2] for key, _ in rows]
     case.expect(ordinals == list(range(1, run.settled_count + 1)), "C12", "the replay's ordinals have a gap")
     told = [SETTLED.codec.decode(value) for _, value in rows]
-    settled = [s for s in steps.values() if s.state in (StepState.COMPLETED, StepState.FAILED)]
+    settled = [s for s in steps.values() if s.is_in_replay]
     case.expect(sorted(told) == sorted(s.step_id for s in settled), "C7", "the replay and the settled steps differ")
     instants = [steps[step_id].settled_at_ms or 0 for step_id in told if step_id in steps]
     case.expect(instants == sorted(instants), "C12", "the replay is not in the order of settlement")
+
+
+async def _check_failed(case: Case, run: RunRecord, steps: dict[str, StepRecord]) -> None:
+    rows = await _rows(case, FAILED.span(case.workspace, run.run_id))
+    listed = {FAILED.parse(key)[2]: FAILED.codec.decode(value) for key, value in rows}
+    failed = {step.step_id for step in steps.values() if step.state is StepState.FAILED}
+    case.expect(set(listed) == failed, "C7", "the list of failed steps does not agree with them")
+    said = (run.failed_count, run.failed_bytes)
+    case.expect(
+        said == (len(listed), sum(listed.values())), "C7", "the count of failed steps, or of their bytes, is off"
+    )
 
 
 def _replay_bytes(steps: dict[str, StepRecord]) -> int:
@@ -181,7 +194,7 @@ def _replay_bytes(steps: dict[str, StepRecord]) -> int:
     for step in steps.values():
         if step.state is StepState.COMPLETED:
             total += (step.value_bytes or 0) + len(step.step_id.encode()) + REPLAY_STEP_BYTES
-        elif step.state is StepState.FAILED and step.failure is not None:
+        elif step.failure is not None:
             total += len(step.failure.message.encode()) + len((step.failure.details or "").encode())
             total += len(step.step_id.encode()) + REPLAY_STEP_BYTES
     return total
@@ -226,7 +239,7 @@ _STEP_OF_ATTEMPT: dict[AttemptState, set[StepState]] = {
     AttemptState.AUTHORIZED: {StepState.RUNNING},
     AttemptState.UNKNOWN: {StepState.UNKNOWN},
     AttemptState.SUCCEEDED: {StepState.COMPLETED},
-    AttemptState.FAILED: {StepState.FAILED},
+    AttemptState.FAILED: {StepState.FAILED, StepState.OBSOLETE},
     AttemptState.FENCED: {StepState.OBSOLETE},
     AttemptState.RETRY_AUTHORIZED: set(),
 }

@@ -89,8 +89,8 @@ class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
     accepted. `updated_at_ms` is the run's last recorded instant: engine time never goes below it. `settled_count` counts the
     completed and failed steps. `timeout_item` is the RunTimeout item that vests at `deadline_at_ms`, while nothing has ended
     or stopped forward execution. `child_id` is the child run that its outstanding step waits for; a run with a `parent` has an
-    input of its own and no event. `rediscovery` is the last operator's request to look again at a
-    blocked definition.
+    input of its own and no event. `rediscovery` is the last operator's request to look again at a blocked definition.
+    `failed_count` and `failed_bytes` are those of its failed steps: their number, and what it takes to make them Obsolete.
     """
 
     run_id: str
@@ -129,6 +129,8 @@ class RunRecord(Record, frozen=True, kw_only=True, array_like=True):
     parent: ParentRecord | None = None
     child_id: str | None = None
     rediscovery: str | None = None
+    failed_count: int = 0
+    failed_bytes: int = 0
 
     @property
     def status(self) -> str:
@@ -196,6 +198,11 @@ class StepRecord(Record, frozen=True, kw_only=True, array_like=True):
     def timeout_of(self, direction: Direction) -> int | None:
         """The attempt timeout in a direction, in milliseconds."""
         return self.timeout_ms if direction is Direction.FORWARD else self.undo_timeout_ms
+
+    @property
+    def is_in_replay(self) -> bool:
+        """Whether passes see an outcome of it: also one that failed and became Obsolete when the function ended."""
+        return self.state in (StepState.COMPLETED, StepState.FAILED) or self.failure is not None
 
     def is_repeatable(self, direction: Direction) -> bool:
         """Whether an attempt in a direction may be delivered again after it was lost."""

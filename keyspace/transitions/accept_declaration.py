@@ -23,6 +23,7 @@ from keyspace.transitions.declaration import (
 )
 from keyspace.transitions.declare_server_step import declare_server_step
 from keyspace.transitions.enqueue_attempt import enqueue_attempt
+from keyspace.transitions.failed_steps import check_failed_room
 from keyspace.transitions.hold import Hold, current_hold, start_held_attempt
 from keyspace.transitions.pass_receipt import Pass, open_pass, settle_pass
 from keyspace.transitions.work import Accepted, Replayed, Verdict, Work, engine_now_ms, operation_id
@@ -149,6 +150,7 @@ async def declare(
         )
         return None
     check_room(run, earlier, declaration)
+    check_failed_room(tx, run)
     holder = await current_hold(tx, workspace, hold)
     now_ms = engine_now_ms(tx, run)
     run = await unblock(tx, workspace, run, now_ms)

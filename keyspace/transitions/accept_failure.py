@@ -25,6 +25,7 @@ from keyspace.transitions.accept_result import (
     meet_deadline_settling,
 )
 from keyspace.transitions.enqueue_attempt import enqueue_attempt
+from keyspace.transitions.failed_steps import record_failed
 from keyspace.transitions.settle_compensation import settle_undo_failure
 from keyspace.transitions.stale_result import keep_stale_result
 from keyspace.transitions.stop_run import settlement_gate
@@ -173,21 +174,20 @@ def _schedule_retry(tx: Tx, workspace: str, run: RunRecord, step: StepRecord, no
 def _exhaust(
     tx: Tx, workspace: str, run: RunRecord, step: StepRecord, failure: FailureRecord, now_ms: int
 ) -> RunRecord:
-    tx.put(
-        STEP.at(workspace, run.run_id, step.step_id),
-        msgspec.structs.replace(
-            step,
-            state=advance(STEP_TABLE, step.state, StepEvent.EXHAUSTED),
-            failure_count=step.failure_count + 1,
-            settled_at_ms=now_ms,
-            failure=failure,
-        ),
+    failed = msgspec.structs.replace(
+        step,
+        state=advance(STEP_TABLE, step.state, StepEvent.EXHAUSTED),
+        failure_count=step.failure_count + 1,
+        settled_at_ms=now_ms,
+        failure=failure,
     )
+    tx.put(STEP.at(workspace, run.run_id, step.step_id), failed)
     tx.put(SETTLED.at(workspace, run.run_id, run.settled_count + 1), step.step_id)
     item = discovery_item(tx, workspace, run, now_ms) if run.phase is Phase.RUNNING else None
     attempts = step.ordinal - step.first_ordinal + 1
     entry = {"step": step.step_id, "attempts": attempts, "generation": step.generation, "category": failure.category}
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.STEP_FAILED, entry))
+    after = record_failed(tx, workspace, after, failed)
     failure_bytes = len(failure.message.encode()) + len((failure.details or "").encode())
     return msgspec.structs.replace(
         after,

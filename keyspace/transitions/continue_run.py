@@ -8,6 +8,7 @@ two are accepted together, one after the other, or again after an unknown commit
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -61,15 +62,17 @@ __all__ = ["Completion", "Continued", "Ending", "FunctionFailure", "answer_pass"
 
 
 class Completion(NamedTuple):
-    """The function returned."""
+    """The function returned. `failed_met` are the failed steps that the pass met; None when it did not say."""
 
     output: bytes
+    failed_met: Collection[str] | None = None
 
 
 class FunctionFailure(NamedTuple):
-    """A failure reached the function's entry."""
+    """A failure reached the function's entry. `failed_met` are the failed steps that the pass met; None when it did not say."""
 
     failure: FailureRecord
+    failed_met: Collection[str] | None = None
 
 
 Ending = Declaration | Completion | FunctionFailure | DefinitionConflict
@@ -105,10 +108,11 @@ async def answer_pass(
     if isinstance(ending, Declaration):
         return await accept_held_declaration(tx, workspace, work, ending, hold, value_bytes_max=value_bytes_max)
     if isinstance(ending, Completion):
-        return await complete_run(tx, workspace, work, ending.output, value_bytes_max=value_bytes_max), None
+        output, met = ending.output, ending.failed_met
+        return await complete_run(tx, workspace, work, output, failed_met=met, value_bytes_max=value_bytes_max), None
     if isinstance(ending, DefinitionConflict):
         return await block_run(tx, workspace, work, ending), None
-    return await fail_run(tx, workspace, work, ending.failure), None
+    return await fail_run(tx, workspace, work, ending.failure, failed_met=ending.failed_met), None
 
 
 async def continue_run(
@@ -194,11 +198,13 @@ async def _end_pass(
         digest = declaration_digest(ending)
         callback = await declare(tx, workspace, accepted, ending, digest, hold, value_bytes_max=value_bytes_max)
         return held_by(hold, callback)
+    if isinstance(ending, DefinitionConflict):
+        await block(tx, workspace, accepted, ending, conflict_digest(ending))
+        return None
+    accepted = accepted._replace(failed_met=ending.failed_met)
     if isinstance(ending, Completion):
         digest = output_digest(ending.output)
         await complete(tx, workspace, accepted, ending.output, digest, value_bytes_max=value_bytes_max)
-    elif isinstance(ending, DefinitionConflict):
-        await block(tx, workspace, accepted, ending, conflict_digest(ending))
     else:
         digest = function_failure_digest(ending.failure)
         await settle_function_failure(tx, workspace, accepted, bounded_failure(ending.failure), digest)

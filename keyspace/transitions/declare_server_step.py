@@ -31,6 +31,7 @@ from keyspace.transitions.declaration import (
 from keyspace.transitions.declare_child import declare_child
 from keyspace.transitions.declare_timer import declare_timer
 from keyspace.transitions.emit_event import emit_event, receipt
+from keyspace.transitions.failed_steps import check_failed_room
 from keyspace.transitions.pass_receipt import Pass, settle_pass
 from keyspace.transitions.settle_server_step import continue_after, settle_server_step
 from keyspace.transitions.work import engine_now_ms, operation_id
@@ -61,8 +62,8 @@ async def declare_server_step(
         value_bytes_max: the largest value a record takes.
 
     Raises:
-        Refusal: `declaration_conflict`, `step_limit`, `replay_budget`, `invalid_timer`; those of `declare_child` and
-            `emit_event`.
+        Refusal: `declaration_conflict`, `step_limit`, `failed_step_limit`, `replay_budget`, `invalid_timer`; those of
+            `declare_child` and `emit_event`.
     """
     run = accepted.run
     now_ms = engine_now_ms(tx, run)
@@ -74,6 +75,7 @@ async def declare_server_step(
         settle_pass(tx, workspace, accepted, after, digest, now_ms)
         return
     check_room(run, earlier, declaration)
+    check_failed_room(tx, run)
     step = _new_step(workspace, run, earlier, declaration, terms, accepted.item_id, now_ms)
     begun = await _begin(tx, workspace, run, step, declaration.terms, now_ms, value_bytes_max=value_bytes_max)
     run = await unblock(tx, workspace, run, now_ms)

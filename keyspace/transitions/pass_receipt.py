@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +26,7 @@ class Pass(NamedTuple):
     """The records that an accepted answer goes on with.
 
     `before` is the run as this transaction loaded it. `item` is None when the pass follows a result of the same transaction:
-    its work was never queued, only its history and its receipt exist.
+    its work was never queued, only its history and its receipt exist. `failed_met` are the failed steps that the pass met, None when it did not say.
     """
 
     before: RunRecord
@@ -33,6 +34,7 @@ class Pass(NamedTuple):
     item_id: str
     item: ItemRecord | None
     instance: str | None
+    failed_met: Collection[str] | None = None
 
 
 def answer_digest(ending: str, body: bytes) -> str:

@@ -20,6 +20,7 @@ from keyspace.limits import REPLAY_STEP_BYTES
 from keyspace.records.run import FailureRecord, RunRecord, StepRecord
 from keyspace.transitions.accept_result import bounded_failure
 from keyspace.transitions.accept_success import unrecordable
+from keyspace.transitions.failed_steps import record_failed
 from keyspace.transitions.work import discovery_item
 from keyspace.tx import Tx, digest_of
 
@@ -55,7 +56,7 @@ def settle_server_step(
         value_bytes_max: the largest value a record takes.
         told: what history says besides.
 
-    Writes: step, its value, its place in the replay, history.
+    Writes: step, its value, its place in the replay, a failed one in the list of these, history.
     """
     if isinstance(outcome, bytes):
         outcome = unrecordable(run, step.step_id, len(outcome), value_bytes_max) or outcome
@@ -78,6 +79,8 @@ def settle_server_step(
     tx.put(STEP.at(workspace, run.run_id, step.step_id), settled)
     tx.put(SETTLED.at(workspace, run.run_id, run.settled_count + 1), step.step_id)
     after = history.append(tx, workspace, run, now_ms, (kind, entry))
+    if event is StepEvent.EXHAUSTED:
+        after = record_failed(tx, workspace, after, settled)
     return msgspec.structs.replace(
         after,
         phase=advance(RUN_TABLE, run.phase, RunEvent.PROGRESSED),

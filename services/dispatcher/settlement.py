@@ -218,10 +218,10 @@ def ending_of(frame: Answer) -> Ending:
     if isinstance(ending, Declare):
         return declaration_of(ending.steps[0])
     if isinstance(ending, Complete):
-        return Completion(bytes(ending.value))
+        return Completion(bytes(ending.value), frozenset(frame.failed_met))
     if isinstance(ending, DefinitionBlocked):
         return DefinitionConflict(ending.step, _site_of(ending.first), _site_of(ending.duplicate))
-    return FunctionFailure(failure_record(ending.failure))
+    return FunctionFailure(failure_record(ending.failure), frozenset(frame.failed_met))
 
 
 def transition_name(ending: Ending) -> str:

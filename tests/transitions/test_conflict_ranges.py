@@ -51,7 +51,7 @@ RANGES: dict[str, tuple[str, str]] = {
     ),
     "accept_failure": (
         "RUN STEP ATTEMPT ITEM",
-        f"RUN STEP ATTEMPT INSTANCE_WORK SETTLED HISTORY LEASE {QUEUED}",
+        f"RUN STEP ATTEMPT INSTANCE_WORK SETTLED FAILED HISTORY LEASE {QUEUED}",
     ),
     "lose_lease": ("RUN STEP ATTEMPT ITEM", "RUN STEP ATTEMPT ITEM LEASE UNRESOLVED HISTORY"),
     # The attempt was Unknown, so no lease is left to clear.
@@ -116,6 +116,6 @@ async def test_every_read_that_conflicts_is_of_one_key(commits: list[Commit]) ->
 def test_nobody_depends_on_what_is_written_blind() -> None:
     """ARCHITECTURE 4: pointers, bells, lists and indexes are written without reading, and read by snapshot."""
     blind = {"DUE", "DUE_APP", "BELL", "BELL_APP", "EVENT_LIST", "RUN_LIST", "RUN_BY_FUNCTION", "RUN_BY_STATUS"}
-    blind |= {"READY", "READY_APP", "LEASE", "HISTORY", "UNRESOLVED", "INSTANCE_WORK", "SETTLED"}
+    blind |= {"READY", "READY_APP", "LEASE", "HISTORY", "UNRESOLVED", "INSTANCE_WORK", "SETTLED", "FAILED"}
     for name, (reads, _) in RANGES.items():
         assert not blind & set(reads.split()), name

@@ -7,7 +7,7 @@ submit, expand, lease, authorize, answer.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, TypeVar
 
@@ -431,15 +431,30 @@ class World:
         declaration = Declaration(step_id, retry, timeout_ms=timeout_ms, **more)
         return await self.run("accept_declaration", lambda tx: accept_declaration(tx, workspace, work, declaration))
 
-    async def complete(self, work: Work, output: bytes = b'"done"', *, workspace: str = "acme") -> Verdict:
+    async def complete(
+        self,
+        work: Work,
+        output: bytes = b'"done"',
+        *,
+        failed_met: Collection[str] | None = None,
+        workspace: str = "acme",
+    ) -> Verdict:
         limit = self.keyspace.payload_bytes_max
         return await self.run(
-            "complete_run", lambda tx: complete_run(tx, workspace, work, output, value_bytes_max=limit)
+            "complete_run",
+            lambda tx: complete_run(tx, workspace, work, output, failed_met=failed_met, value_bytes_max=limit),
         )
 
-    async def fail(self, work: Work, failure: FailureRecord | None = None, *, workspace: str = "acme") -> Verdict:
+    async def fail(
+        self,
+        work: Work,
+        failure: FailureRecord | None = None,
+        *,
+        failed_met: Collection[str] | None = None,
+        workspace: str = "acme",
+    ) -> Verdict:
         problem = failure or FailureRecord(category="application", message="uncaught")
-        return await self.run("fail_run", lambda tx: fail_run(tx, workspace, work, problem))
+        return await self.run("fail_run", lambda tx: fail_run(tx, workspace, work, problem, failed_met=failed_met))
 
     async def succeed(self, work: Work, value: bytes = b'"ok"', *, workspace: str = "acme") -> Verdict:
         limit = self.keyspace.payload_bytes_max
