@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, overload
@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeVar, overload
 from ryusen.annotations import result_annotation
 from ryusen.durations import Duration, parse_duration_ms
 from ryusen.errors import DeclarationRefused, NotInAttempt
-from ryusen.protocol.frames import StepDeclaration, Timer
+from ryusen.protocol.frames import Emission, StepDeclaration, Timer
 from ryusen.protocol.limits import ATTEMPT_TIMEOUT_MS_MAX, LOCATION_CHARS_MAX
 from ryusen.retry import Retry
-from ryusen.server_steps import require_names, server_step, timer_of, timer_until
+from ryusen.server_steps import emission_of, require_names, server_step, timer_of, timer_until
 
 __all__ = ["Attempt", "Context", "Step", "StepCall", "StepHost", "current_attempt"]
 
@@ -279,6 +279,40 @@ class Step:
 
     async def _sleep(self, step_id: str, name: str | None, location: str, timer: Callable[[], Timer]) -> None:
         await self._settled_by_server(server_step(step_id, name, location, kind="timer", timer=timer()))
+
+    def send_event(
+        self,
+        id: str,
+        event: str,
+        payload: object = None,
+        /,
+        *,
+        correlation: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> Coroutine[Any, Any, str]:
+        """Submit an event, once, and return its id. The run goes on as soon as the event is accepted; nobody has acted on it yet.
+
+        The event is accepted in the same transaction as the step is recorded, so a run that repeats itself, crashes or is
+        stopped never submits it twice and never takes it back.
+
+        Args:
+            id: names the step in its run, as for `run`.
+            event: the event's name; 1 to 200 characters, not beginning with `ryusen/`.
+            payload: a portable value or a model.
+            correlation: pairs that waits may match, at most 16; none is taken from the event that started this run.
+            name: shown to people in place of the id.
+
+        Raises:
+            DeclarationRefused: an argument is outside its bounds, or the server refused the step.
+            DuplicateStepId: this pass has met the id already.
+        """
+        location = _caller()
+        return self._send_event(id, name, location, lambda: emission_of(event, payload, correlation))
+
+    async def _send_event(self, step_id: str, name: str | None, location: str, emission: Callable[[], Emission]) -> str:
+        declaration = server_step(step_id, name, location, kind="emission", emission=emission())
+        event_id: str = await self._settled_by_server(declaration)
+        return event_id
 
     async def _settled_by_server(self, declaration: StepDeclaration) -> Any:
         """Return the recorded outcome of a step that the service settles."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ryusen.durations import Duration, parse_duration_ms, shown
-from ryusen.errors import DeclarationRefused
-from ryusen.protocol.frames import RetryPolicy, StepDeclaration, Timer
-from ryusen.protocol.limits import TIMER_MS_MAX, TIMESTAMP_MS_MAX
-from ryusen.protocol.names import name_fault
+import msgspec
 
-__all__ = ["require_names", "server_step", "timer_of", "timer_until"]
+from ryusen.durations import Duration, parse_duration_ms, shown
+from ryusen.errors import DeclarationRefused, InvalidValue
+from ryusen.protocol.frames import Emission, RetryPolicy, StepDeclaration, Timer
+from ryusen.protocol.limits import TIMER_MS_MAX, TIMESTAMP_MS_MAX, VALUE_BYTES_MAX
+from ryusen.protocol.names import name_fault
+from ryusen.protocol.values import encode_value
+from ryusen.typed import UNTYPED, encode_typed, is_model
+
+__all__ = ["emission_of", "require_names", "server_step", "timer_of", "timer_until"]
 
 _ONCE = RetryPolicy(attempts=1, initial_ms=0, coefficient=1.0, cap_ms=0)
 """Such a step has no attempts to try again."""
@@ -69,3 +74,36 @@ def timer_until(when: object) -> Timer:
         limit = 0 if until_ms < 0 else TIMESTAMP_MS_MAX
         raise DeclarationRefused("invalid_argument", "when", limit, f"{shown(when)} is outside the years 1970 to 9999")
     return Timer(until_ms=until_ms)
+
+
+def emission_of(event: object, payload: object, correlation: object) -> Emission:
+    """Return an event to emit, its payload encoded once: these bytes are what is recorded.
+
+    Raises:
+        DeclarationRefused: the event's name is none, the payload has no exact form or is too large, or the correlation is no
+            mapping of text to text.
+    """
+    fault = name_fault(event)
+    if fault is not None:
+        raise DeclarationRefused("invalid_argument", "event", message=f"the event's name {fault}")
+    try:
+        data = encode_typed(payload, type(payload) if is_model(type(payload)) else UNTYPED)
+    except InvalidValue as exc:
+        raise DeclarationRefused("invalid_argument", "payload", message=f"the event's payload: {exc}") from exc
+    if len(data) > VALUE_BYTES_MAX:
+        message = f"the event's payload has {len(data)} bytes"
+        raise DeclarationRefused("payload_too_large", "payload", VALUE_BYTES_MAX, message)
+    return Emission(event=str(event), payload=msgspec.Raw(encode_value(data)), correlation=_pairs(correlation))
+
+
+def _pairs(correlation: object) -> dict[str, str]:
+    if correlation is None:
+        return {}
+    if not isinstance(correlation, Mapping):
+        message = f"{shown(correlation)} is no mapping of text to text"
+        raise DeclarationRefused("invalid_argument", "correlation", message=message)
+    for key, value in correlation.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            message = f"the pair {shown(key)}: {shown(value)} is not of two texts"
+            raise DeclarationRefused("invalid_argument", "correlation", message=message)
+    return dict(correlation)

@@ -17,18 +17,15 @@ from ryusen.protocol.frames import (
     NotFound,
     Proceed,
     Result,
-    RetryPolicy,
     Settled,
-    StepDeclaration,
     Succeeded,
-    Timer,
 )
 from ryusen.protocol.values import check_value
 
 from keyspace.errors import Detail, Refusal
 from keyspace.keyspace import Keyspace
 from keyspace.records.blocker import CallSite as SiteRecord
-from keyspace.records.run import FailureRecord, RetryRecord
+from keyspace.records.run import FailureRecord
 from keyspace.records.work import ItemRecord
 from keyspace.transitions.accept_failure import accept_failure
 from keyspace.transitions.accept_success import accept_success
@@ -41,10 +38,11 @@ from keyspace.transitions.continue_run import (
     continue_run,
     following_pass,
 )
-from keyspace.transitions.declaration import Declaration, ServerTerms, TimerTerms
+from keyspace.transitions.declaration import Declaration
 from keyspace.transitions.hold import Hold
 from keyspace.transitions.target_not_found import target_not_found
 from keyspace.transitions.work import Replayed, Stale, Verdict, Work
+from services.dispatcher.declarations import check_terms, declaration_of
 from services.dispatcher.refs import ref_of, work_of
 
 __all__ = ["Outcome", "SettlementFrame", "settle"]
@@ -242,6 +240,8 @@ def _check_values(frame: SettlementFrame) -> None:
     said = frame.outcome if isinstance(frame, Result) else frame.ending if isinstance(frame, Answer) else None
     if isinstance(said, Succeeded | Complete):
         check_value(bytes(said.value))
+    elif isinstance(said, Declare):
+        check_terms(said.steps[0])
     elif isinstance(said, Failed | Fail) and said.failure.details is not None:
         check_value(bytes(said.failure.details))
 
@@ -254,37 +254,6 @@ def failure_record(failure: Failure) -> FailureRecord:
     """Return a worker's failure as it is recorded; its details stay the JSON text they are."""
     details = None if failure.details is None else bytes(failure.details).decode()
     return FailureRecord(category=failure.category, message=failure.message, details=details)
-
-
-def declaration_of(step: StepDeclaration) -> Declaration:
-    """Return a step as the transition takes it."""
-    return Declaration(
-        step_id=step.id,
-        retry=_policy(step.retry),
-        name=step.name,
-        timeout_ms=step.timeout_ms,
-        compensable=step.compensable,
-        location=step.location,
-        undo_retry=None if step.undo_retry is None else _policy(step.undo_retry),
-        undo_timeout_ms=step.undo_timeout_ms,
-        repeatable=step.repeatable,
-        undo_repeatable=step.undo_repeatable,
-        terms=_terms(step),
-    )
-
-
-def _terms(step: StepDeclaration) -> ServerTerms | None:
-    """Return what a server-owned step is declared with; a step that leaves its terms out gets empty ones, to be refused."""
-    if step.kind == "timer":
-        timer = step.timer or Timer()
-        return TimerTerms(delay_ms=timer.delay_ms, until_ms=timer.until_ms)
-    return None
-
-
-def _policy(retry: RetryPolicy) -> RetryRecord:
-    return RetryRecord(
-        attempts=retry.attempts, initial_ms=retry.initial_ms, coefficient=retry.coefficient, cap_ms=retry.cap_ms
-    )
 
 
 def _refused(request: str, refusal: Refusal, *, joint: str = "") -> Settled:

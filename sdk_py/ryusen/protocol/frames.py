@@ -41,6 +41,7 @@ __all__ = [
     "Declare",
     "DefinitionBlocked",
     "Drain",
+    "Emission",
     "Fail",
     "Failed",
     "Failure",
@@ -138,6 +139,14 @@ class Timer(_Part, frozen=True, kw_only=True, omit_defaults=True):
     until_ms: int | None = None
 
 
+class Emission(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """An event to emit. `payload` is one bytes value: the event's payload exactly, itself the encoding of a portable value."""
+
+    event: str
+    payload: msgspec.Raw
+    correlation: dict[str, str] = {}
+
+
 class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
     """The next unresolved step that a pass met. `kind` says who settles it: a callback, or the server by the terms beside it.
 
@@ -148,7 +157,7 @@ class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
 
     id: str
     name: str = ""
-    kind: Literal["callback", "timer"] = "callback"
+    kind: Literal["callback", "timer", "emission"] = "callback"
     retry: RetryPolicy = RetryPolicy()
     timeout_ms: int | None = None
     compensable: bool = False
@@ -158,6 +167,7 @@ class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
     repeatable: bool = False
     undo_repeatable: bool = False
     timer: Timer | None = None
+    emission: Emission | None = None
 
 
 class StepMemo(_Part, frozen=True, kw_only=True, omit_defaults=True):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from ryusen import Context, DeclarationRefused
 from ryusen.protocol.frames import Failure, NotFound, RetryPolicy, StepDeclaration, StepMemo, Timer
-from ryusen.protocol.limits import TIMER_MS_MAX, TIMESTAMP_MS_MAX
-from ryusen.server_steps import timer_of, timer_until
+from ryusen.protocol.limits import TIMER_MS_MAX, TIMESTAMP_MS_MAX, VALUE_BYTES_MAX
+from ryusen.protocol.values import decode_value
+from ryusen.server_steps import emission_of, timer_of, timer_until
 from ryusen.worker.passes import Met
 from sdk_bench import Bench, FakeCall, assign
 from test_sdk_passes import Watched, done
@@ -139,6 +141,66 @@ async def test_a_recorded_failure_of_such_a_step_is_raised() -> None:
 
     failure = await Watched(function, memo).failed()
     assert failure.category == "sdk.invalid_result"
+
+
+# -- emissions
+
+
+@dataclass
+class Told:
+    order: str
+    at: datetime
+
+
+async def test_an_emission_carries_the_exact_bytes_of_its_payload() -> None:
+    """RFD 2, "The payload is the exact event payload bytes, carried as the portable bytes value"; correlation is what is
+    given."""
+    told = Told("7", datetime(2027, 1, 1, tzinfo=UTC))
+    step = await declared(lambda ctx: ctx.step.send_event("tell", "order.told", told, correlation={"order": "7"}))
+    assert (step.id, step.kind, step.retry.attempts, step.compensable) == ("tell", "emission", 1, False)
+    assert step.emission is not None
+    assert (step.emission.event, step.emission.correlation) == ("order.told", {"order": "7"})
+    payload = decode_value(bytes(step.emission.payload))
+    assert payload == b'{"order":"7","at":{"$datetime":"2027-01-01T00:00:00+00:00"}}'
+
+
+async def test_nothing_is_inherited_and_no_payload_is_null() -> None:
+    step = await declared(lambda ctx: ctx.step.send_event("tell", "order.told"))
+    assert step.emission is not None
+    assert (decode_value(bytes(step.emission.payload)), step.emission.correlation) == (b"null", {})
+
+
+async def test_the_receipt_is_the_events_id() -> None:
+    async def function(ctx: Context) -> str:
+        return await ctx.step.send_event("tell", "order.told", {"n": 1})
+
+    assert await Watched(function, done("tell", b'"0123"')).completed() == "0123"
+
+
+@pytest.mark.case(44)
+@pytest.mark.parametrize(
+    ("event", "payload", "correlation", "field"),
+    [
+        ("", None, None, "event"),
+        (" ", None, None, "event"),
+        ("e" * 201, None, None, "event"),
+        (None, None, None, "event"),
+        ("e", object(), None, "payload"),
+        ("e", float("nan"), None, "payload"),
+        ("e", datetime(2027, 1, 1), None, "payload"),
+        ("e", "x" * VALUE_BYTES_MAX, None, "payload"),
+        ("e", None, [("a", "b")], "correlation"),
+        ("e", None, {"a": 1}, "correlation"),
+        ("e", None, {1: "a"}, "correlation"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_is_no_event_is_refused(event: Any, payload: Any, correlation: Any, field: str) -> None:
+    """Case 044: named where it is written; a payload that no frame could carry is not even sent."""
+    with pytest.raises(DeclarationRefused) as refused:
+        emission_of(event, payload, correlation)
+    assert refused.value.field == field
+    assert len(str(refused.value)) < 500
 
 
 # -- code that has changed
