@@ -19,7 +19,7 @@ from keyspace.limits import (
     PAYLOAD_BYTES_DEFAULT,
 )
 
-__all__ = ["Budget", "charge_clear", "charge_read", "charge_set", "check_allowance"]
+__all__ = ["Budget", "charge_add", "charge_clear", "charge_read", "charge_set", "check_allowance"]
 
 
 def charge_set(key_bytes: int, value_bytes: int) -> int:
@@ -33,8 +33,13 @@ def charge_read(key_bytes: int) -> int:
 
 
 def charge_clear(key_bytes: int) -> int:
-    """Return the charge of the clear of one key: the key twice over, as a range and as its write conflict range."""
+    """Return the charge of the clear of one key."""
     return 4 * key_bytes + 50
+
+
+def charge_add(key_bytes: int) -> int:
+    """Return the charge of an atomic addition of 8 bytes."""
+    return 3 * key_bytes + 8 + 69
 
 
 def check_allowance(allowance_bytes: int, payload_bytes_max: int = PAYLOAD_BYTES_DEFAULT) -> None:
@@ -106,7 +111,7 @@ class Budget:
 
     def add(self, key_bytes: int) -> None:
         """Charge an atomic addition of 8 bytes."""
-        self._charge("add", 3 * key_bytes + 8 + 69)
+        self._charge("add", charge_add(key_bytes))
 
     def stamped(self, key_bytes: int, value_bytes: int) -> None:
         """Charge a versionstamped write; the 4-byte offset is added here, to the key or the value.

@@ -13,7 +13,7 @@ from typing import Any
 
 from keyspace.leaf import Id, Int, Key, Leaf, Name, Stamp, Text
 from keyspace.limits import BUCKET_MS, SHARDS
-from keyspace.records import blocker, event, release, run, system, tenancy, work
+from keyspace.records import blocker, event, release, run, system, tenancy, wait, work
 from keyspace.records.codec import Empty, IntCodec, RawCodec, RecordCodec, StampCodec, TextCodec
 from keyspace.records.work import Lane
 from keyspace.store.api import KeyRange
@@ -161,6 +161,14 @@ FAILED: Leaf[int] = Leaf(
     "FAILED", Name, 5, Id, 14, Name, codec=_INT, writers="whatever fails a step for good, complete_run, fail_run",
     readers="complete_run, fail_run", note="step; value: bytes it takes to make it Obsolete", cached=2,
 )  # fmt: skip
+WAIT: Leaf[wait.WaitRecord] = Leaf(
+    "WAIT", Name, 5, Id, 17, Name, codec=wait.WAIT, writers="declare_wait, forget_wait", readers="gateway, forget_wait",
+    note="step", cached=2,
+)  # fmt: skip
+WAIT_STAMP: Leaf[bytes] = Leaf(
+    "WAIT_STAMP", Name, 5, Id, 18, Name, codec=_STAMP, writers="declare_wait (stamped value), forget_wait",
+    readers="forget_wait, gateway", note="step; the registration's place in WAIT_INDEX", cached=2,
+)  # fmt: skip
 RUN_LIST: Leaf[str] = Leaf(
     "RUN_LIST", Name, 6, Stamp, codec=_TEXT, writers="materialize_run (stamped key)", readers="gateway pages",
     note="value: run id",
@@ -257,6 +265,10 @@ BLOCKED: Leaf[None] = Leaf(
 WAKE: Leaf[blocker.WakeRecord] = Leaf(
     "WAKE", Name, 27, Id, codec=blocker.WAKE, writers="prefer_release, wake_blocked", readers="wake_blocked",
     note="digest of application and function",
+)  # fmt: skip
+WAIT_INDEX: Leaf[wait.WaitRef] = Leaf(
+    "WAIT_INDEX", Name, 29, Name, Id, Stamp, codec=wait.WAIT_REF, writers="declare_wait (stamped key), forget_wait",
+    readers="expand_event", note="event name, digest of the first declared pair",
 )  # fmt: skip
 
 LEAVES: tuple[Leaf[Any], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Leaf))

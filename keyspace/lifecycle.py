@@ -116,6 +116,7 @@ class StepKind(StrEnum):
     TIMER = "timer"
     CHILD = "child"
     EMISSION = "emission"
+    WAIT = "wait"
 
     @property
     def is_server_owned(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from keyspace.checks.blockers import check_blocked_run
 from keyspace.checks.children import check_family
 from keyspace.checks.report import Case, checks
+from keyspace.checks.waits import check_registration
 from keyspace.explain import explain
 from keyspace.layout import (
     ATTEMPT,
@@ -309,6 +310,8 @@ async def _check_server_step(case: Case, step: StepRecord) -> None:
         "C3",
         "a waiting step's work is not there, or not at its anchor",
     )
+    if step.kind is StepKind.WAIT:
+        await check_registration(case, run_id, step)
 
 
 async def _check_emission(case: Case, run: RunRecord, step: StepRecord) -> None:

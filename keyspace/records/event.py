@@ -89,7 +89,8 @@ class ClaimRecord(Record, frozen=True, kw_only=True, array_like=True):
 class ExpansionRecord(Record, frozen=True, kw_only=True, array_like=True):
     """The cursor and the sums of an event's fan-out. The cursor is the last evaluated (application, binding).
 
-    `missing` is the durable no-match of an addressed event, which has no match record then.
+    `missing` is the durable no-match of an addressed event, which has no match record then. The wait page's own cursor is the
+    range it has come to and the last registration it inspected there, a stamp in hexadecimal; -1 is behind the last range.
     """
 
     state: ExpansionState
@@ -100,6 +101,10 @@ class ExpansionRecord(Record, frozen=True, kw_only=True, array_like=True):
     matched_count: int = 0
     completed_at_ms: int | None = None
     missing: NoMatch | None = None
+    wait_range: int = 0
+    wait_cursor: str = ""
+    inspected_count: int = 0
+    settled_count: int = 0
 
 
 class MatchRecord(Record, frozen=True, kw_only=True, array_like=True):

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from keyspace.errors import Refusal
 from keyspace.layout import CLAIM, EVENT, EVENT_LIST, EVENT_PAYLOAD, EVENT_STAMP, EXPANSION, ROUTING_HEAD, WORKSPACE
 from keyspace.limits import (
-    CORRELATION_PAIRS_MAX,
-    CORRELATION_TEXT_BYTES_MAX,
     IDEMPOTENCY_KEY_BYTES_MAX,
     PAYLOAD_BYTES_DEFAULT,
     PRIORITY_DEFAULT,
@@ -22,6 +20,7 @@ from keyspace.limits import (
 from keyspace.queue import items
 from keyspace.records.event import ClaimRecord, EventRecord, ExpansionRecord, ExpansionState, NoMatch, Operation
 from keyspace.records.work import ItemRecord, LaneKind, WorkKind, server_lane
+from keyspace.transitions.correlation import check_correlation
 from keyspace.transitions.names import RESERVED_EVENT_PREFIX, check_name, check_text
 from keyspace.tx import Tx, digest_of
 
@@ -32,7 +31,6 @@ __all__ = [
     "Submission",
     "accept_event",
     "accept_offer",
-    "check_correlation",
     "check_event_name",
     "check_idempotency_key",
     "check_payload",
@@ -112,7 +110,7 @@ def check_submission(submission: Submission, payload_bytes_max: int = PAYLOAD_BY
     """
     check_event_name("name", submission.name)
     check_payload("payload", submission.payload, payload_bytes_max)
-    check_correlation(submission.correlation)
+    check_correlation("correlation", submission.correlation)
     check_timestamp(submission.timestamp_ms)
     if submission.key is not None:
         check_idempotency_key(submission.key)
@@ -127,22 +125,6 @@ def check_event_name(field: str, name: str) -> None:
     check_name(field, name)
     if name.startswith(RESERVED_EVENT_PREFIX):
         raise Refusal("reserved_name", "The prefix ryusen/ is reserved for the server.", field=field, value=name)
-
-
-def check_correlation(correlation: dict[str, str]) -> None:
-    """Refuse routing metadata that is not sound.
-
-    Raises:
-        Refusal: `invalid_correlation`, `invalid_text`.
-    """
-    if len(correlation) > CORRELATION_PAIRS_MAX:
-        raise Refusal(
-            "invalid_correlation", "Too many correlation pairs.", field="correlation",
-            pairs=len(correlation), limit=CORRELATION_PAIRS_MAX,
-        )  # fmt: skip
-    for name, value in correlation.items():
-        check_text("correlation", name, bytes_max=CORRELATION_TEXT_BYTES_MAX)
-        check_text(f"correlation.{name}", value, bytes_max=CORRELATION_TEXT_BYTES_MAX, empty=True)
 
 
 def check_payload(field: str, payload: bytes, bytes_max: int) -> None:

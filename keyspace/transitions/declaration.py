@@ -29,7 +29,8 @@ from keyspace.limits import (
 )
 from keyspace.records.run import RetryRecord, RunRecord, StepRecord
 from keyspace.retry import check_retry
-from keyspace.transitions.accept_event import check_correlation, check_event_name, check_payload
+from keyspace.transitions.accept_event import check_event_name, check_payload
+from keyspace.transitions.correlation import check_correlation
 from keyspace.transitions.names import check_name
 from keyspace.transitions.pass_receipt import answer_digest
 from keyspace.tx import ID_BYTES, digest_of
@@ -37,11 +38,13 @@ from keyspace.tx import ID_BYTES, digest_of
 __all__ = [
     "FAILURE_RESERVE_BYTES",
     "TIMER_OUTCOME",
+    "WAIT_OUTCOME_BYTES_MAX",
     "ChildTerms",
     "Declaration",
     "EmissionTerms",
     "ServerTerms",
     "TimerTerms",
+    "WaitTerms",
     "check_declaration",
     "check_room",
     "declaration_digest",
@@ -54,6 +57,8 @@ TIMER_OUTCOME = b"null"
 """What a fired timer's step records, in the portable encoding."""
 RECEIPT_BYTES = 2 * ID_BYTES + 2
 """An event's id in the portable encoding: what an emission's step records."""
+WAIT_OUTCOME_BYTES_MAX = 256
+"""Kept free for what the server itself may have to record of a wait: that its time is over, or that no record takes the match."""
 
 
 class TimerTerms(msgspec.Struct, frozen=True, kw_only=True, tag="timer"):
@@ -79,19 +84,29 @@ class EmissionTerms(msgspec.Struct, frozen=True, kw_only=True, tag="emission"):
     correlation: dict[str, str] = {}
 
 
-ServerTerms = TimerTerms | ChildTerms | EmissionTerms
+class WaitTerms(msgspec.Struct, frozen=True, kw_only=True, tag="wait"):
+    """A durable wait for an event of exactly this name that carries every pair; 0 is due at once, so no event settles it."""
+
+    event: str
+    match: dict[str, str]
+    timeout_ms: int
+
+
+ServerTerms = TimerTerms | ChildTerms | EmissionTerms | WaitTerms
 """What a server-owned step is declared with, by kind."""
 
 _KINDS: dict[type, StepKind] = {
     TimerTerms: StepKind.TIMER,
     ChildTerms: StepKind.CHILD,
     EmissionTerms: StepKind.EMISSION,
+    WaitTerms: StepKind.WAIT,
 }
 _OUTCOME_BYTES: dict[StepKind, int] = {
     StepKind.CALLBACK: FAILURE_RESERVE_BYTES,
     StepKind.TIMER: len(TIMER_OUTCOME),
     StepKind.CHILD: FAILURE_RESERVE_BYTES,
     StepKind.EMISSION: RECEIPT_BYTES,
+    StepKind.WAIT: WAIT_OUTCOME_BYTES_MAX,
 }
 """What the replay budget must still carry when a step of a kind is declared, beside its id."""
 
@@ -129,13 +144,16 @@ def declaration_digest(declaration: Declaration) -> str:
 def terms_digest(declaration: Declaration) -> str:
     """Return the digest by which a repeated declaration of a server-owned step is told from another one.
 
-    A timer's instant is not part of it, nor is an invocation's timeout: the recorded anchor stands, whatever later code says
+    A timer's instant is not part of it, nor is an invocation's or a wait's timeout: the recorded anchor stands, whatever later code says
     (RFD 2, "A declaration may be a durable timer").
     """
     if isinstance(declaration.terms, TimerTerms):
         return digest_of("ryusen.terms", declaration.kind)
     if isinstance(declaration.terms, ChildTerms):
         return digest_of("ryusen.terms", declaration.kind, declaration.terms.function, declaration.terms.input)
+    if isinstance(declaration.terms, WaitTerms):
+        pairs = [text for pair in sorted(declaration.terms.match.items()) for text in pair]
+        return digest_of("ryusen.terms", declaration.kind, declaration.terms.event, *pairs)
     return digest_of("ryusen.terms", declaration.kind, msgspec.json.encode(declaration.terms, order="deterministic"))
 
 
@@ -171,6 +189,8 @@ def check_declaration(declaration: Declaration, payload_bytes_max: int = PAYLOAD
             _check_timer(declaration.terms)
         elif isinstance(declaration.terms, ChildTerms):
             _check_child(declaration.terms)
+        elif isinstance(declaration.terms, WaitTerms):
+            _check_wait(declaration.terms)
         else:
             _check_emission(declaration.terms, payload_bytes_max)
 
@@ -178,7 +198,7 @@ def check_declaration(declaration: Declaration, payload_bytes_max: int = PAYLOAD
 def _check_emission(terms: EmissionTerms, payload_bytes_max: int) -> None:
     check_event_name("event name", terms.event_name)
     check_payload("payload", terms.payload, payload_bytes_max)
-    check_correlation(terms.correlation)
+    check_correlation("correlation", terms.correlation)
 
 
 def _check_server_owned(declaration: Declaration) -> None:
@@ -223,6 +243,16 @@ def _check_child(terms: ChildTerms) -> None:
         raise Refusal(
             "invalid_timeout", "An invocation's timeout lies outside its range.", field="timeout_ms",
             value=terms.timeout_ms, minimum=0, limit=INVOKE_TIMEOUT_MS_MAX,
+        )  # fmt: skip
+
+
+def _check_wait(terms: WaitTerms) -> None:
+    check_name("event", terms.event)
+    check_correlation("match", terms.match)
+    if not 0 <= terms.timeout_ms <= TIMER_MS_MAX:
+        raise Refusal(
+            "invalid_timeout", "A wait's timeout lies outside its range.", field="timeout_ms",
+            value=terms.timeout_ms, minimum=0, limit=TIMER_MS_MAX,
         )  # fmt: skip
 
 

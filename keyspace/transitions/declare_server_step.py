@@ -25,11 +25,13 @@ from keyspace.transitions.declaration import (
     Declaration,
     EmissionTerms,
     ServerTerms,
+    WaitTerms,
     check_room,
     terms_digest,
 )
 from keyspace.transitions.declare_child import declare_child
 from keyspace.transitions.declare_timer import declare_timer
+from keyspace.transitions.declare_wait import declare_wait
 from keyspace.transitions.emit_event import emit_event, receipt
 from keyspace.transitions.failed_steps import check_failed_room
 from keyspace.transitions.pass_receipt import Pass, settle_pass
@@ -103,6 +105,8 @@ async def _begin(
         return await declare_child(tx, workspace, run, step, terms, now_ms, value_bytes_max=value_bytes_max)
     if isinstance(terms, EmissionTerms):
         return await emit_event(tx, workspace, run, step, terms)
+    if isinstance(terms, WaitTerms):
+        return declare_wait(tx, workspace, run, step, terms, now_ms)
     assert terms is not None, "a callback is not the server's"
     return declare_timer(tx, workspace, run, step, terms, now_ms)
 

@@ -9,10 +9,12 @@ from keyspace.layout import ITEM, RUN, STEP
 from keyspace.lifecycle import Phase, StepKind, StepState
 from keyspace.limits import PAYLOAD_BYTES_MAX
 from keyspace.queue import items
-from keyspace.records.run import RunRecord, StepRecord
+from keyspace.records.run import FailureRecord, RunRecord, StepRecord
 from keyspace.records.work import ItemRecord, WorkKind
 from keyspace.transitions.deadline import is_past_deadline, stop_for_deadline
 from keyspace.transitions.declaration import TIMER_OUTCOME
+from keyspace.transitions.declare_wait import WAIT_TIMEOUT
+from keyspace.transitions.forget_wait import forget_wait
 from keyspace.transitions.settle_server_step import continue_after, settle_server_step
 from keyspace.transitions.work import engine_now_ms, save_run
 from keyspace.tx import Tx
@@ -60,10 +62,13 @@ async def fire_timer(tx: Tx, workspace: str, item: ItemRecord) -> Fired:
         workspace: whose run it is.
         item: the work as it was found; read again here.
 
+    A wait whose time is over settles as the `sdk.timeout` failure, its registration gone (RFD 2, "A wait that reaches its
+    timeout records").
+
     Once the run's deadline has elapsed the TimedOut stop is committed instead, which fences the timer: whatever order work
     is dispatched in, such a run has no wake (RFD 2, "The run's own deadline is authoritative over dispatch order").
 
-    Reads: item, run, step; past the deadline what a stop reads.  Writes: step, its value, its place in the replay,
+    Reads: item, run, step; a wait's registration; past the deadline what a stop reads.  Writes: step, its value, its place in the replay,
         discovery item, run, history; the Timer item goes. Past the deadline: what a stop writes.
     Conflicts: only with this run's other transitions.  Budget: under 8 kB; 24 kB past the deadline.
     Idempotent: the item that is gone is the receipt; the following discovery's id derives from it.
@@ -85,11 +90,12 @@ async def fire_timer(tx: Tx, workspace: str, item: ItemRecord) -> Fired:
     if fired is Fired.STOPPED:
         await stop_for_deadline(tx, workspace, run, now_ms)
         return fired
-    assert step.kind is StepKind.TIMER
     items.consume(tx, workspace, found)
+    outcome: bytes | FailureRecord = TIMER_OUTCOME
+    if step.kind is StepKind.WAIT:
+        outcome = WAIT_TIMEOUT
+        await forget_wait(tx, workspace, run.run_id, step.step_id)
     told = {"due_at_ms": step.server.due_at_ms}
-    after = settle_server_step(
-        tx, workspace, run, step, TIMER_OUTCOME, now_ms, value_bytes_max=PAYLOAD_BYTES_MAX, told=told
-    )
+    after = settle_server_step(tx, workspace, run, step, outcome, now_ms, value_bytes_max=PAYLOAD_BYTES_MAX, told=told)
     save_run(tx, workspace, run, continue_after(tx, workspace, after, found.item_id, now_ms))
     return fired

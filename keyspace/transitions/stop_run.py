@@ -26,6 +26,7 @@ from keyspace.lifecycle import (
     Recovery,
     RunEvent,
     StepEvent,
+    StepKind,
     StopReason,
     advance,
 )
@@ -35,6 +36,7 @@ from keyspace.records.work import Direction, ItemRecord, WorkKind
 from keyspace.transitions.begin_unwind import begin_unwind
 from keyspace.transitions.blockers import clear_blocker
 from keyspace.transitions.child_work import enqueue_stop
+from keyspace.transitions.forget_wait import forget_wait
 from keyspace.transitions.lost_attempt import leave_unknown
 from keyspace.transitions.names import check_id
 from keyspace.transitions.run_timer import consume_run_timer
@@ -174,6 +176,8 @@ async def _fence(tx: Tx, workspace: str, run: RunRecord, item: ItemRecord, now_m
     fenced = msgspec.structs.replace(
         step, state=advance(STEP_TABLE, step.state, StepEvent.FENCED), settled_at_ms=now_ms
     )
+    if step.kind is StepKind.WAIT:
+        await forget_wait(tx, workspace, run.run_id, step.step_id)
     if step.server is not None:
         fenced = msgspec.structs.replace(fenced, server=msgspec.structs.replace(step.server, item_id=None))
     tx.put(step_key, fenced)
