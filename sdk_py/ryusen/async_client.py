@@ -148,6 +148,10 @@ class AsyncClient:
         """Cancel a run (see `Client.cancel`)."""
         return as_object(await self._ask(self._calls.cancel(run)))
 
+    async def rediscover(self, run: str) -> dict[str, Any]:
+        """Ask for another look at a blocked run's code (see `Client.rediscover`)."""
+        return as_object(await self._ask(self._calls.rediscover(run)))
+
     async def unresolved(self, *, limit: int | None = None, cursor: str | None = None) -> Page:
         """Return a page of the attempts whose outcome is unknown, of all runs."""
         return read_page(await self._ask(self._calls.unresolved(limit, cursor)))

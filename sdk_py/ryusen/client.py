@@ -197,6 +197,17 @@ class Client:
         """
         return as_object(self._ask(self._calls.cancel(run)))
 
+    def rediscover(self, run: str) -> dict[str, Any]:
+        """Ask for another look at the code of a run that is blocked by a duplicate step id; return what that came to.
+
+        `outcome` is `accepted`, or `already_requested` when the run has its next pass already. What the code says then, that
+        pass tells: the run goes on, or stays blocked with its `blocker` brought up to date.
+
+        Raises:
+            ApiError: the service refused it; `run_not_blocked` when nothing blocks the run.
+        """
+        return as_object(self._ask(self._calls.rediscover(run)))
+
     def unresolved(self, *, limit: int | None = None, cursor: str | None = None) -> Page:
         """Return a page of the attempts whose outcome is unknown, of all runs."""
         return read_page(self._ask(self._calls.unresolved(limit, cursor)))

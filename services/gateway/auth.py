@@ -29,13 +29,14 @@ class Action(StrEnum):
     SUBMIT = "submit events"
     CANCEL = "cancel runs"
     RESOLVE = "resolve attempts"
+    REDISCOVER = "look at the code of blocked runs again"
     READ = "read"
 
 
 GRANTS: dict[Role, frozenset[Action]] = {
     Role.SYSTEM: frozenset(Action),
     Role.ADMIN: frozenset(Action) - {Action.CREATE_WORKSPACE},
-    Role.CLIENT: frozenset({Action.SUBMIT, Action.CANCEL, Action.READ}),
+    Role.CLIENT: frozenset({Action.SUBMIT, Action.CANCEL, Action.REDISCOVER, Action.READ}),
     Role.READER: frozenset({Action.READ}),
     Role.WORKER: frozenset(),
 }

@@ -35,6 +35,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "body_timeout": (408, "The body came too slowly"),
     "idempotency_conflict": (409, "The idempotency key is taken"),
     "too_many_keys": (409, "Too many keys"),
+    "run_not_blocked": (409, "The run is not blocked"),
     "stop_conflict": (409, "Another stop was first"),
     "stale_attempt": (409, "The attempt is not unresolved"),
     "retry_forbidden": (409, "No forward attempt starts again"),

@@ -10,8 +10,20 @@ from keyspace.limits import (
     LIST_PAGE_ITEMS_DEFAULT,
     LIST_PAGE_ITEMS_MAX,
 )
-from services.gateway import attempts, events, histories, invocations, manifests, releases, runs, steps, workspaces
+from services.gateway import (
+    attempts,
+    blockers,
+    events,
+    histories,
+    invocations,
+    manifests,
+    releases,
+    runs,
+    steps,
+    workspaces,
+)
 from services.gateway.auth import Action
+from services.gateway.blocker_types import Rediscovery
 from services.gateway.endpoints import Endpoint, Parameter
 from services.gateway.invocation_types import InvocationRequest
 from services.gateway.operator_types import Cancellation, Resolution, ResolutionRequest, UnresolvedAttempt
@@ -164,6 +176,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=runs.cancel, answer=Cancellation,
         summary="Cancel a run: no forward work starts any more. Work that had begun is not stopped; its outcome is waited for.",
         problems=("stop_conflict",),
+    ),
+    Endpoint(
+        name="rediscover_run", method="POST", path=_RUN + "/rediscover", action=Action.REDISCOVER,
+        handler=blockers.rediscover, answer=Rediscovery,
+        summary="Look at the code of a run that is blocked by its definition again, now. Asking twice changes nothing.",
+        problems=("run_not_blocked",),
     ),
     Endpoint(
         name="list_attempts", method="GET", path=_WORKSPACE + "/attempts", action=Action.READ,

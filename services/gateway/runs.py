@@ -6,6 +6,7 @@ import msgspec
 
 from keyspace.layout import EVENT_PAYLOAD, ITEM, OUTPUT, RUN, RUN_BY_FUNCTION, RUN_BY_STATUS, RUN_LIST
 from keyspace.lifecycle import Execution, Phase
+from keyspace.records.blocker import BlockerRecord
 from keyspace.records.run import FailureRecord, RunRecord, StopRecord, UnwindRecord
 from keyspace.records.work import ItemRecord
 from keyspace.store.api import KeyRange
@@ -14,6 +15,7 @@ from keyspace.transitions.names import check_id
 from keyspace.transitions.stop_run import StopOutcome, StopReply, cancel_run
 from keyspace.tx import Tx
 from keyspace.waiting import waiting_for
+from services.gateway.blockers import blocker_view, load_blockers
 from services.gateway.cursors import ListQuery
 from services.gateway.endpoints import Answer, Call, missing
 from services.gateway.operator_types import Cancellation, Stop
@@ -48,7 +50,8 @@ async def list_runs(call: Call) -> Answer:
         outstanding = [run.item_id for run in present if run.item_id is not None]
         items = await tx.load_all([ITEM.at(call.workspace, item_id) for item_id in outstanding], snapshot=True)
         by_id = dict(zip(outstanding, items, strict=True))
-        shown = [_summary(run, by_id.get(run.item_id or ""), tx.now_ms) for run in present]
+        blockers = await load_blockers(tx, call.workspace, present)
+        shown = [_summary(run, by_id.get(run.item_id or ""), blockers.get(run.run_id), tx.now_ms) for run in present]
         return Page(items=shown, next_cursor=found.next_cursor)
 
     return Answer(await call.transact("list_runs", page))
@@ -68,7 +71,8 @@ async def get_run(call: Call) -> Answer:
         output = None
         if run.output_bytes is not None:
             output = await tx.load_blob(OUTPUT, call.workspace, run.run_id, size_bytes=run.output_bytes, snapshot=True)
-        return _detail(run, item, tx.now_ms, payload, output)
+        blockers = await load_blockers(tx, call.workspace, [run])
+        return _detail(run, item, blockers.get(run.run_id), tx.now_ms, payload, output)
 
     return Answer(await call.transact("get_run", read))
 
@@ -155,14 +159,14 @@ def _span(workspace: str, status: str | None, application: str | None, function:
     return RUN_LIST.span(workspace)
 
 
-def _waiting(run: RunRecord, item: ItemRecord | None, now_ms: int) -> Waiting | None:
-    found = waiting_for(run, item, now_ms)
+def _waiting(run: RunRecord, item: ItemRecord | None, blocker: BlockerRecord | None, now_ms: int) -> Waiting | None:
+    found = waiting_for(run, item, now_ms, blocker=blocker)
     if found is None:
         return None
     return Waiting(word=found.word, sentence=found.sentence, since_ms=found.since_ms, until_ms=found.until_ms)
 
 
-def _summary(run: RunRecord, item: ItemRecord | None, now_ms: int) -> RunSummary:
+def _summary(run: RunRecord, item: ItemRecord | None, blocker: BlockerRecord | None, now_ms: int) -> RunSummary:
     return RunSummary(
         run=run.run_id,
         application=run.application,
@@ -179,12 +183,19 @@ def _summary(run: RunRecord, item: ItemRecord | None, now_ms: int) -> RunSummary
         step_count=run.step_count,
         unknown_count=run.unknown_count,
         failure=failure_view(run.failure),
-        waiting=_waiting(run, item, now_ms),
+        waiting=_waiting(run, item, blocker, now_ms),
     )
 
 
-def _detail(run: RunRecord, item: ItemRecord | None, now_ms: int, payload: bytes, output: bytes | None) -> Run:
-    summary = _summary(run, item, now_ms)
+def _detail(
+    run: RunRecord,
+    item: ItemRecord | None,
+    blocker: BlockerRecord | None,
+    now_ms: int,
+    payload: bytes,
+    output: bytes | None,
+) -> Run:
+    summary = _summary(run, item, blocker, now_ms)
     return Run(
         **{name: getattr(summary, name) for name in summary.__struct_fields__},
         binding=run.binding,
@@ -195,6 +206,7 @@ def _detail(run: RunRecord, item: ItemRecord | None, now_ms: int, payload: bytes
         completion_count=run.completion_count,
         stop=_stop(run.stop),
         unwind=_unwind(run.unwind),
+        blocker=blocker_view(blocker),
         input_bytes=run.input_bytes,
         input=msgspec.Raw(payload),
         output_bytes=run.output_bytes,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from keyspace.records.tenancy import Role
+from services.gateway.blocker_types import Blocker
 from services.gateway.invocation_types import Target
 from services.gateway.operator_types import Stop
 
@@ -280,6 +281,7 @@ class Run(RunSummary, frozen=True, kw_only=True):
     completion_count: int
     stop: Stop | None
     unwind: Unwind | None
+    blocker: Blocker | None
     input_bytes: int
     input: msgspec.Raw
     output_bytes: int | None = None

@@ -5,11 +5,12 @@ the worker is the SDK's; only the connection between them and the clock are repl
 """
 
 from services.testing.errors import FunctionNotFound, KeyspaceProblems, NeverSettles, UserCodeHangs, WorkflowTestError
-from services.testing.views import AttemptView, FailureView, HistoryEntry, RunView, StepView
+from services.testing.views import AttemptView, BlockerView, FailureView, HistoryEntry, RunView, StepView
 from services.testing.workflow import WorkflowTest
 
 __all__ = [
     "AttemptView",
+    "BlockerView",
     "FailureView",
     "FunctionNotFound",
     "HistoryEntry",

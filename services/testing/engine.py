@@ -20,7 +20,7 @@ from keyspace.clock import Clock, VirtualClock
 from keyspace.keyspace import Keyspace
 from keyspace.layout import ITEM
 from keyspace.lifecycle import ItemState
-from keyspace.records.work import ItemRecord
+from keyspace.records.work import ItemRecord, WorkKind
 from keyspace.store.embedded import memory_store
 from keyspace.transitions.activate_routing import activate_routing
 from keyspace.transitions.create_workspace import create_workspace
@@ -299,6 +299,8 @@ class Engine:
             is_under_way = any(worker.is_connected and worker.instance == item.instance for worker in workers)
             # No user code runs, so whoever holds it waits for something short: a pause, or an answer that is kept back.
             return self.clock.now_ms() if is_under_way else item.expires_at_ms
+        if item.kind is WorkKind.DEFINITION_PROBE and item.vesting_ms > self.clock.now_ms():
+            return None  # the code does not change by itself, so nobody waits for it to be looked at again
         lane = item.where
         is_served = lane.kind.is_server or any(worker.serves(lane.application, lane.function) for worker in workers)
         return item.vesting_ms if is_served else None

@@ -12,14 +12,16 @@ from ryusen.typed import decode_typed
 
 from keyspace.layout import ATTEMPT, HISTORY, ITEM, OUTPUT, RUN, STEP, STEP_VALUE
 from keyspace.limits import ATTEMPTS_MAX, STEPS_MAX
+from keyspace.records.blocker import BlockerRecord
 from keyspace.records.run import AttemptRecord, FailureRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction
+from keyspace.transitions.blockers import blocker_key
 from keyspace.tx import Tx
 from keyspace.waiting import waiting_for
 from services.testing.engine import WORKSPACE
 from services.testing.words import sentence, shown_ms
 
-__all__ = ["AttemptView", "FailureView", "HistoryEntry", "RunView", "StepView", "read_run"]
+__all__ = ["AttemptView", "BlockerView", "FailureView", "HistoryEntry", "RunView", "StepView", "read_run"]
 
 ROWS_MAX = STEPS_MAX * ATTEMPTS_MAX
 """Rows of one kind that a run may have; a bound for the store's sake, never met."""
@@ -91,6 +93,23 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True)
+class BlockerView:
+    """Why a run cannot go on: one step id is used twice in a pass.
+
+    Attributes:
+        step: the id.
+        first: where it is called first, as file:line; empty when that is not known.
+        again: where it is called again.
+        count: how many passes found it so.
+    """
+
+    step: str
+    first: str
+    again: str
+    count: int
+
+
+@dataclass(frozen=True)
 class RunView:
     """One run as it is when it is read; read it again to see what became of it.
 
@@ -106,6 +125,7 @@ class RunView:
         steps: by id, in the order of their declaration.
         history: every entry.
         waiting: for whom or what a run that has not ended waits; empty otherwise.
+        blocker: the step id that is used twice, while that keeps the run from going on.
     """
 
     id: str
@@ -119,6 +139,7 @@ class RunView:
     steps: Mapping[str, StepView]
     history: tuple[HistoryEntry, ...]
     waiting: str
+    blocker: BlockerView | None = None
 
     @property
     def kinds(self) -> list[str]:
@@ -147,7 +168,8 @@ async def read_run(tx: Tx, run_id: str, apps: Mapping[str, App]) -> RunView:
     item = None
     if run.item_id is not None:
         item = await tx.load(ITEM.at(WORKSPACE, run.item_id), snapshot=True)
-    waiting = waiting_for(run, item, tx.now_ms)
+    blocker = await tx.load(blocker_key(WORKSPACE, run_id), snapshot=True)
+    waiting = waiting_for(run, item, tx.now_ms, blocker=blocker)
     history = await _history(tx, run_id)
     return RunView(
         id=run_id,
@@ -161,6 +183,7 @@ async def read_run(tx: Tx, run_id: str, apps: Mapping[str, App]) -> RunView:
         steps=await _steps(tx, run_id, history),
         history=history,
         waiting="" if waiting is None else waiting.sentence,
+        blocker=_blocker(blocker),
     )
 
 
@@ -221,6 +244,12 @@ def _attempt(record: AttemptRecord) -> AttemptView:
         lost_at_ms=record.lost_at_ms,
         settled_at_ms=record.settled_at_ms,
     )
+
+
+def _blocker(record: BlockerRecord | None) -> BlockerView | None:
+    if record is None:
+        return None
+    return BlockerView(record.step_id, record.first.location, record.duplicate.location, record.count)
 
 
 def _failure(record: FailureRecord | None) -> FailureView | None:

@@ -20,6 +20,7 @@ from keyspace.layout import MATCH, RUN_LIST
 from keyspace.limits import BINDINGS_MAX
 from keyspace.transitions.accept_event import Acceptance, Submission, accept_event, check_submission
 from keyspace.transitions.invoke_function import Invocation, check_invocation, invoke_function
+from keyspace.transitions.rediscover_run import rediscover_run
 from keyspace.tx import Tx
 from services.testing.engine import AUTHOR, WORKSPACE, Engine
 from services.testing.errors import FunctionNotFound, KeyspaceProblems, WorkflowTestError
@@ -189,7 +190,8 @@ class WorkflowTest:
     def settle(self) -> list[RunView]:
         """Let everything happen that does by itself, skipping the time between, and return all runs.
 
-        A run that has not ended then waits for something outside: a worker, or an operator.
+        A run that has not ended then waits for something outside: a worker, an operator, or a fix of its code. `advance` lets
+        the time pass in which blocked runs are probed.
 
         Raises:
             UserCodeHangs: a pass or a callback took longer than the deadline.
@@ -227,6 +229,27 @@ class WorkflowTest:
     def now(self) -> datetime:
         """The instant that virtual time has reached."""
         return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self._engine.clock.now_ms())
+
+    def rediscover(self, run: RunView | str) -> RunView:
+        """Look at the code of a run again that is blocked by a duplicate step id, as an operator would; return the run.
+
+        A deployment that names a new `release` needs none of this: it wakes the blocked runs of its functions.
+
+        Raises:
+            Refusal: `run_not_blocked`.
+        """
+        run_id = run if isinstance(run, str) else run.id
+        request_id = self._engine.keyspace.mint()
+
+        async def body() -> None:
+            await self._engine.keyspace.transact(
+                "rediscover_run",
+                lambda tx: rediscover_run(tx, WORKSPACE, run_id, by=AUTHOR, item_id=request_id),
+            )
+            await self._engine.idle()
+
+        self._loop.call(body())
+        return self.read(run_id)
 
     # -- what may go wrong
 

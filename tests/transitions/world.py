@@ -31,6 +31,7 @@ from keyspace.lifecycle import ItemState
 from keyspace.limits import BINDING_PAGE_ITEMS
 from keyspace.queue import claims
 from keyspace.queue.items import Seat
+from keyspace.records.blocker import CallSite
 from keyspace.records.event import ExpansionRecord
 from keyspace.records.run import (
     AttemptRecord,
@@ -51,6 +52,7 @@ from keyspace.transitions.accept_failure import accept_failure
 from keyspace.transitions.accept_success import accept_success
 from keyspace.transitions.activate_routing import activate_routing
 from keyspace.transitions.authorize_start import authorize_start
+from keyspace.transitions.block_run import DefinitionConflict, block_run
 from keyspace.transitions.complete_run import complete_run
 from keyspace.transitions.continue_run import Continued, Ending, continue_run
 from keyspace.transitions.create_workspace import create_workspace
@@ -430,6 +432,12 @@ class World:
     ) -> Verdict:
         declaration = Declaration(step_id, retry, timeout_ms=timeout_ms, **more)
         return await self.run("accept_declaration", lambda tx: accept_declaration(tx, workspace, work, declaration))
+
+    async def block(self, work: Work, step_id: str = "twice", *, workspace: str = "acme") -> Verdict:
+        """Report that a pass met a step id twice."""
+        first, again = CallSite(location="shop.py:10", name="reserve"), CallSite(location="shop.py:20")
+        conflict = DefinitionConflict(step_id, first, again)
+        return await self.run("block_run", lambda tx: block_run(tx, workspace, work, conflict))
 
     async def complete(
         self,

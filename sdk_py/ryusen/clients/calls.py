@@ -174,6 +174,10 @@ class Calls:
         """Return the call that cancels a run; cancelling twice does what cancelling once does."""
         return Call("POST", path_of(*self._root, "runs", run, "cancel"), is_safe=True)
 
+    def rediscover(self, run: str) -> Call:
+        """Return the call that asks for another look at a blocked run's code; asking twice does what asking once does."""
+        return Call("POST", path_of(*self._root, "runs", run, "rediscover"), is_safe=True)
+
     def unresolved(self, limit: int | None, cursor: str | None) -> Call:
         """Return the call that lists the attempts whose outcome is unknown."""
         return self._get("attempts", unresolved="true", limit=limit, cursor=cursor)

@@ -1,4 +1,4 @@
-"""`ryusen runs`: list, show, history, cancel."""
+"""`ryusen runs`: list, show, history, cancel, rediscover."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HISTORY_PAGE_ITEMS = 500
 
 @click.group()
 def runs() -> None:
-    """Read and cancel runs."""
+    """Read, cancel and rediscover runs."""
 
 
 @runs.command("list")
@@ -85,6 +85,8 @@ def show(run: str, is_json: bool, **where: str) -> None:
         click.echo(f"stopped   {found['stop']['reason']} {instant(found['stop']['at_ms'])} by {found['stop']['by']}")
     if found["waiting"]:
         click.echo(f"waiting   {found['waiting']['sentence']}")
+    if found["blocker"]:
+        _show_blocker(found["blocker"])
     if found["failure"]:
         click.echo(f"failure   {found['failure']['category']}: {found['failure']['message']}")
     click.echo(f"input     {bytes(raw['input']).decode()}")
@@ -150,6 +152,49 @@ def cancel(run: str, is_yes: bool, is_json: bool, **where: str) -> None:
         f"{done['run']} {done['outcome']}: {done['status']}" + (f", {done['recovery']}" if done["recovery"] else "")
     )
     click.echo(done["explanation"], err=True)
+
+
+@runs.command()
+@click.argument("run")
+@without_asking
+@api_options
+@as_json
+def rediscover(run: str, is_yes: bool, is_json: bool, **where: str) -> None:
+    """Look at the code of a run again that is blocked by a duplicate step id, now.
+
+    Nothing of the run is repeated: its next pass reuses what has completed. Asking twice changes nothing.
+    """
+    api = _api(where)
+    found = api.read(api.path("runs", run))
+    warn(_look_intention(found))
+    confirm("Look again?", is_yes=is_yes)
+    answer = api.ask("POST", api.path("runs", run, "rediscover"))
+    if is_json:
+        print_json(answer)
+        return
+    done = msgspec.json.decode(answer)
+    click.echo(f"{done['run']} {done['outcome']}")
+    click.echo(done["explanation"], err=True)
+
+
+def _look_intention(run: dict[str, Any]) -> str:
+    """Return what rediscovering a run as it stands will do."""
+    name = f"{run['application']}/{run['function']}"
+    if run["phase"] != "definition_blocked":
+        return f"{name} is {run['status']}, not blocked by its definition: there is nothing to look at again"
+    if run["waiting"]["word"] != "fix":
+        return f"{name}: {run['waiting']['sentence']} Asking again changes nothing"
+    return f"{name}: {run['waiting']['sentence']} Its next pass will run the code that is deployed now"
+
+
+def _show_blocker(blocker: dict[str, Any]) -> None:
+    click.echo(f"blocked   step id {blocker['step']!r} is used twice; {blocker['count']} passes found it so")
+    for word, site in (("first", blocker["first"]), ("again", blocker["duplicate"])):
+        click.echo(
+            f"  {word:<7} {site['location'] or '(place unknown)'}" + (f" ({site['name']})" if site["name"] else "")
+        )
+    by = f"release {blocker['release']}" if blocker["release"] else "a worker that names no release"
+    click.echo(f"  seen    {instant(blocker['seen_at_ms'])} by {by}, first {instant(blocker['first_seen_at_ms'])}")
 
 
 def _intention(run: dict[str, Any]) -> str:

@@ -84,6 +84,7 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, Any]] = [
     ("steps", ("r1",), {"cursor": "c"}, "GET", "/v1/workspaces/acme/runs/r1/steps?cursor=c", {"items": []}),
     ("step", ("r1", "a/b"), {}, "GET", "/v1/workspaces/acme/runs/r1/steps/a%2Fb", {}),
     ("cancel", ("r1",), {}, "POST", "/v1/workspaces/acme/runs/r1/cancel", {"outcome": "accepted"}),
+    ("rediscover", ("r1",), {}, "POST", "/v1/workspaces/acme/runs/r1/rediscover", {"outcome": "accepted"}),
     ("unresolved", (), {"limit": 5, "cursor": "c"}, "GET", "/v1/workspaces/acme/attempts?unresolved=true&limit=5&cursor=c", {"items": []}),
     ("resolve", ("r1", "a/b", 2, AuthorizeRetry()), {"idempotency_key": "k"}, "POST", "/v1/workspaces/acme/runs/r1/steps/a%2Fb/attempts/2/resolve", {"replayed": False}),
     ("history", ("r1",), {"after": 3}, "GET", "/v1/workspaces/acme/runs/r1/history?after=3", {"items": []}),

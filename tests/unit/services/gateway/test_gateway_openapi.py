@@ -76,6 +76,8 @@ async def test_every_answer_is_of_its_endpoints_type(world: GatewayWorld) -> Non
     work = await world.core.start_step("s1")
     world.clock.advance(LEASE_MS)
     await world.core.lose(work.item_id)
+    blocked = await world.core.start_run()
+    await world.core.block(await world.core.lease_pass())
     elements = {
         "workspace": "acme", "event": run.event_id, "run": run.run_id, "step": "s1", "application": "shop",
         "generation": "1", "key": world.key_ids["acme", "reader"], "function": "fulfil",
@@ -89,8 +91,9 @@ async def test_every_answer_is_of_its_endpoints_type(world: GatewayWorld) -> Non
         "activate_routing": {"applications": {"shop": 1}},
         "resolve_attempt": {"success": {"value": [1.5]}},
     }
+    others = {"resolve_attempt": lost.run_id, "rediscover_run": blocked.run_id}
     for endpoint in ENDPOINTS:
-        path = endpoint.path.format(**elements | ({"run": lost.run_id} if endpoint.name == "resolve_attempt" else {}))
+        path = endpoint.path.format(**elements | {"run": others.get(endpoint.name, run.run_id)})
         response = await world.request(
             endpoint.method,
             path,

@@ -29,6 +29,7 @@ MODULES = (
     "publish_manifest",
     "activate_routing",
     "names",
+    "rediscover_run",
 )
 _REFUSAL = re.compile(r'Refusal\(\s*"(\w+)"')
 
