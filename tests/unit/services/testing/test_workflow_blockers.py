@@ -65,3 +65,47 @@ def test_another_look_at_the_same_code() -> None:
         assert run.status == "definition_blocked" and run.blocker is not None
         assert run.blocker.count == 2
         assert "definition-still-blocked" in run.kinds
+
+
+def test_a_release_wakes_its_blocked_runs_by_itself() -> None:
+    """RFD 1, "A newly preferred connected release wakes blocked runs for its functions": nobody asks for anything."""
+    with WorkflowTest(seed=4) as test:
+        test.app(application("one"), release="v1")
+        runs = [test.run("fulfil") for _ in range(40)]
+        assert {run.status for run in runs} == {"definition_blocked"}
+        test.advance("2d")
+        assert {test.read(run).blocker.count for run in runs} == {1}, "what announces itself is not probed"  # type: ignore[union-attr]
+        test.app(application("two"), release="v2")
+        assert {run.status for run in test.settle()} == {"completed"}
+        assert all("definition-woken" in test.read(run).kinds for run in runs)
+
+
+def test_code_that_announces_nothing_is_looked_at_from_time_to_time() -> None:
+    """RFD 1, "a capped low-frequency probe": after 1, 2, 4, ... minutes, and at most once an hour."""
+    with WorkflowTest(seed=5) as test:
+        test.app(application("one"))
+        run = test.run("fulfil")
+        for minutes in (1, 2, 4, 8, 16, 32, 60, 60, 60):
+            count = test.read(run).blocker.count  # type: ignore[union-attr]
+            test.advance(f"{minutes * 60 - 1}s")
+            assert test.read(run).blocker.count == count  # type: ignore[union-attr]
+            test.advance("1s")
+            assert test.read(run).blocker.count == count + 1  # type: ignore[union-attr]
+        test.app(application("two"))
+        test.advance("1h")
+        assert test.read(run).status == "completed"
+
+
+@pytest.mark.case(50)
+def test_a_release_that_is_still_wrong_and_then_another() -> None:
+    """Case 052, "another id duplicated next": each release gets its look; the blocker follows what the newest says."""
+    with WorkflowTest(seed=6) as test:
+        test.app(application("one"), release="v1")
+        run = test.run("fulfil")
+        test.app(application("one"), release="v2")
+        test.settle()
+        blocked = test.read(run)
+        assert blocked.blocker is not None and blocked.blocker.count == 2
+        test.app(application("two"), release="v3")
+        test.settle()
+        assert test.read(run).output == 3
