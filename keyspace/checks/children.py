@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from keyspace.checks.report import Case
+from keyspace.checks.report import Case, checks
 from keyspace.layout import ITEM, RUN, RUN_INPUT, STEP
-from keyspace.lifecycle import Phase, StepKind, StepState
+from keyspace.lifecycle import Execution, Phase, StepKind, StepState
 from keyspace.limits import CHILD_DEPTH_MAX, PAYLOAD_BYTES_MAX, chunk_count_max
-from keyspace.records.run import RunRecord
+from keyspace.records.run import RunRecord, StepRecord
 from keyspace.records.work import ItemRecord, LaneKind, WorkKind
 from keyspace.transitions.child_work import settle_item_id, stop_item_id
 from keyspace.transitions.declare_child import child_identity
 
-__all__ = ["check_child_work", "check_family"]
+__all__ = ["check_child_work", "check_family", "check_invocation"]
 
 
 async def check_family(case: Case, run: RunRecord) -> None:
@@ -29,7 +29,7 @@ async def check_family(case: Case, run: RunRecord) -> None:
     case.expect(not run.event_id, "C8", "a child run names an event")
     case.expect(sum(len(value) for _, value in chunks) == run.input_bytes, "C1", "the input's chunks do not add up")
     case.expect(1 <= run.parent.depth <= CHILD_DEPTH_MAX, "C10", "a chain of invocations is too deep")
-    identity = child_identity(case.workspace, run.parent.run_id, run.parent.step_id)
+    identity = child_identity(case.workspace, run.application, run.parent.run_id, run.parent.step_id)
     case.expect(identity == run.run_id, "C11", "the child's identity is not the derived one")
     parent, step = await case.tx.load(
         RUN.at(case.workspace, run.parent.run_id),
@@ -77,6 +77,37 @@ async def _check_child(case: Case, run: RunRecord, child_id: str) -> None:
             "C3",
             "a stop did not reach the child",
         )
+
+
+async def check_invocation(case: Case, run: RunRecord | None, step: StepRecord) -> None:
+    """An invocation names the child that exists for it; a settled one says what its child came to."""
+    assert step.server is not None
+    child_id = step.server.child_id
+    if step.state is StepState.WAITING:
+        case.expect(
+            run is not None and run.child_id is not None and run.child_id == child_id,
+            "C10",
+            "a waiting invocation and its run name different children",
+        )
+    child = None if child_id is None else await case.tx.load(RUN.at(case.workspace, child_id), snapshot=True)
+    if not case.expect(child is not None, "C10", "an invocation without its child") or child is None or run is None:
+        return
+    case.expect(
+        child.parent is not None and (child.parent.run_id, child.parent.step_id) == (run.run_id, step.step_id),
+        "C10",
+        "an invocation names a run that it did not create",
+    )
+    if step.state is StepState.COMPLETED:
+        case.expect(child.execution is Execution.COMPLETED, "C1", "a success that the child did not have")
+    if step.state is not StepState.WAITING:
+        case.expect(child.phase is Phase.TERMINAL, "C10", "an invocation was settled before its child had ended")
+
+
+@checks(RUN_INPUT)
+async def check_run_input(case: Case) -> None:
+    """An input belongs to a child run."""
+    run = await case.tx.load(RUN.at(case.workspace, case.elements[1]), snapshot=True)
+    case.expect(run is not None and run.parent is not None, "C7", "an input of no child run")
 
 
 async def check_child_work(case: Case, item: ItemRecord) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from keyspace.errors import CorruptRecord, Refusal
+from keyspace.errors import Refusal
 from keyspace.layout import MANIFEST_FUNCTION, RUN, RUN_INPUT
 from keyspace.lifecycle import DeadlineSource
 from keyspace.limits import CHILD_DEPTH_MAX
@@ -22,9 +22,12 @@ from keyspace.tx import Tx, digest_of
 __all__ = ["check_child", "child_identity", "declare_child", "tightest_timeout"]
 
 
-def child_identity(workspace: str, run_id: str, step_id: str) -> str:
-    """Return the child's id: a digest over its scope, its parent and the step (RFD 2, "The child's identity is derived")."""
-    return digest_of("ryusen.child", workspace, run_id, step_id)
+def child_identity(workspace: str, application: str, run_id: str, step_id: str) -> str:
+    """Return the child's id: a digest over its scope, its parent and the step (RFD 2, "The child's identity is derived").
+
+    Workspace and application are the child's whole scope: it belongs to its parent's application.
+    """
+    return digest_of("ryusen.child", workspace, application, run_id, step_id)
 
 
 def check_child(run: RunRecord, terms: ChildTerms, declared: FunctionRecord | None, value_bytes_max: int) -> int:
@@ -76,24 +79,36 @@ async def declare_child(
 ) -> StepRecord:
     """Create the child run and return its parent's step naming it (RFD 2, "A declaration may be a durable child invocation").
 
+    Args:
+        tx: the open transaction.
+        workspace: whose run it is.
+        run: the parent, Running or blocked and before its deadline.
+        step: its step, WAITING, not yet written.
+        terms: sound in themselves (`check_declaration`).
+        now_ms: engine time of the acceptance; the invocation's timeout counts from it.
+        value_bytes_max: the largest input a child is given.
+
     Reads: the function's declaration by snapshot (a generation never changes); the child, which must not exist.
-    Writes: the child run with everything `materialize_run` writes, and its input.  Budget: the input plus 9 kB.
+    Writes: the child run with everything `materialize_run` writes, and its input.
+    Conflicts: with nobody; the child has no other creator.  Budget: the input plus 7 kB, 9 kB with the worst names.
+    Idempotent: by the derived identity, under the receipt of the pass that declares it.
 
     Raises:
-        Refusal: as `check_child`; nothing was written.
-        CorruptRecord: a run of the child's identity exists that this invocation did not create.
+        Refusal: as `check_child`; `child_conflict`: a run of the child's identity exists that this invocation did not
+            create. Nothing was written.
     """
     declared = await tx.load(
         MANIFEST_FUNCTION.at(workspace, run.application, run.manifest_generation, terms.function), snapshot=True
     )
     depth = check_child(run, terms, declared, value_bytes_max)
     assert declared is not None
-    child_id = child_identity(workspace, run.run_id, step.step_id)
+    child_id = child_identity(workspace, run.application, run.run_id, step.step_id)
     parent = ParentRecord(run_id=run.run_id, step_id=step.step_id, depth=depth)
     existing = await tx.load(RUN.at(workspace, child_id))
     if existing is not None:
-        # Its step would be recorded with it, so a child without one is somebody else's, whatever it says of itself.
-        raise CorruptRecord(record="RunRecord", reason="a child's identity has another provenance", run=child_id)
+        # Its step would be recorded with it, so a child without one is not this step's, whatever it says of itself. A
+        # refusal answers the pass, where an error would have it delivered for ever.
+        raise Refusal("child_conflict", "The child's identity is another run's.", field="step id", run=child_id)
     timeout_ms, source = tightest_timeout(run, terms, declared, now_ms)
     materialize_run(
         tx,

@@ -53,7 +53,8 @@ async def propagate_stop(tx: Tx, workspace: str, item: ItemRecord) -> Propagated
         item: the work as it was found; read again here.
 
     Reads: item, child, parent; what a stop reads.  Writes: what a stop writes; the item goes.
-    Conflicts: with the child's transitions and the parent's.  Budget: under 26 kB, whatever the tree.
+    Conflicts: with the child's transitions and the parent's, and as a stop with those of the child's own child.
+    Budget: under 26 kB, whatever the tree.
     Idempotent: the item that is gone is the receipt.
     """
     found, child = await tx.load(ITEM.at(workspace, item.item_id), RUN.at(workspace, item.target))

@@ -12,7 +12,6 @@ from keyspace.queue import items
 from keyspace.records.run import FailureRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction, ItemRecord, WorkKind
 from keyspace.transitions.deadline import meet_deadline
-from keyspace.transitions.declare_child import child_identity
 from keyspace.transitions.settle_server_step import continue_after, settle_server_step
 from keyspace.transitions.stop_run import settlement_gate
 from keyspace.transitions.work import engine_now_ms, save_run
@@ -89,22 +88,24 @@ async def settle_child(tx: Tx, workspace: str, item: ItemRecord, *, value_bytes_
         item: the work as it was found; read again here.
         value_bytes_max: the largest value a record takes.
 
-    Reads: item, the parent's run and step, the child's run and output.  Writes: step, its value, its place in the replay,
-        run, history, discovery item or what the settlement gate writes; the ChildSettle item goes.
-    Conflicts: only with the two runs' other transitions.  Budget: the output plus 30 kB.
+    Reads: item, the parent's run and step, the child's run and output; for a parent that ends with it, its own settlement's
+        stop.  Writes: step, its value, its place in the replay, run, history, discovery item or what the settlement gate
+        writes; the ChildSettle item goes.
+    Conflicts: only with the parent's other transitions: the child has ended.  Budget: twice the output, of which it is read
+        and written, plus 24 kB.
     Idempotent: the item that is gone is the receipt; the following discovery's id derives from it.
     """
     assert item.step_id is not None
-    child_id = child_identity(workspace, item.target, item.step_id)
-    found, run, step, child = await tx.load(
+    found, run, step = await tx.load(
         ITEM.at(workspace, item.item_id),
         RUN.at(workspace, item.target),
         STEP.at(workspace, item.target, item.step_id),
-        RUN.at(workspace, child_id),
     )
+    child_id = None if run is None else run.child_id
+    child = None if child_id is None else await tx.load(RUN.at(workspace, child_id))
     if decide(run, step, child, found) is Settled.GONE:
         return Settled.GONE
-    assert run is not None and step is not None and child is not None and found is not None
+    assert run is not None and step is not None and child is not None and found is not None and child_id is not None
     now_ms = engine_now_ms(tx, run)
     outcome: bytes | FailureRecord | None = child_failure(child)
     if outcome is None:

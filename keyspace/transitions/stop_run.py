@@ -94,10 +94,11 @@ async def cancel_run(tx: Tx, workspace: str, run_id: str, *, by: str) -> StopRep
         run_id: the run.
         by: the acting key, for history.
 
-    Reads: run, its outstanding item; a fenced callback's step and attempt; a blocker; the last completion and its step.
+    Reads: run, its outstanding item or its child; a fenced callback's step and attempt; a blocker; the last completion and
+        its step.
     Writes: run, status index, history; the outstanding item goes unless it is an authorized effect, as do the run's timer
-        and any blocker with its probe; the first compensation.
-    Conflicts: only with this run's other transitions.  Budget: under 24 kB, whatever the run has done.
+        and any blocker with its probe; the first compensation; the stop on its way to the child.
+    Conflicts: only with this run's other transitions and its child's.  Budget: under 24 kB, whatever the run has done.
     Idempotent: the stop on the run is its receipt.
 
     Raises:
