@@ -36,7 +36,7 @@ def waiting_for(
     if run.child_id is not None:
         return Waiting(
             "child",
-            f"{why}step {run.step_id} waits for the run it invoked to end.",
+            f"{why}step {run.step_id} waits for run {run.child_id}, which it invoked, to end.",
             run.updated_at_ms,
             run.deadline_at_ms,
         )
