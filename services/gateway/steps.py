@@ -152,7 +152,7 @@ def _step(record: StepRecord, attempts: list[Attempt]) -> Step:
     return Step(
         step=record.step_id,
         name=record.name,
-        kind=record.kind,
+        kind=record.kind.value,
         state=record.state.value,
         compensation=record.compensation.value,
         ordinal=record.ordinal,
@@ -173,4 +173,6 @@ def _step(record: StepRecord, attempts: list[Attempt]) -> Step:
         value_bytes=record.value_bytes,
         failure=failure_view(record.failure),
         attempts=attempts,
+        due_at_ms=None if record.server is None else record.server.due_at_ms,
+        event=None if record.server is None else record.server.event_id,
     )

@@ -322,6 +322,8 @@ class Step(_Answer, frozen=True, kw_only=True):
     """A step with all its attempts, forward ones first.
 
     `repeatable` says that an attempt that is lost is delivered again by itself; `undo_repeatable` says it of its compensator.
+    `kind` is `callback`, or names a step that the service settles itself and that has no attempts: `due_at_ms` is the instant it
+    waits for, `event` the event it emitted.
     """
 
     step: str
@@ -342,6 +344,8 @@ class Step(_Answer, frozen=True, kw_only=True):
     value_bytes: int | None
     failure: Failure | None
     attempts: list[Attempt]
+    due_at_ms: int | None
+    event: str | None
 
 
 class StaleResult(_Answer, frozen=True, kw_only=True):

@@ -67,19 +67,25 @@ class StepView:
 
     Attributes:
         id: its id.
-        state: pending, running, backing_off, unknown, completed, failed or obsolete.
+        kind: callback, or what the service settles itself: timer, emission, child.
+        state: pending, running, backing_off, waiting, unknown, completed, failed or obsolete.
         value: its recorded result as plain values; None before it completed.
         failure: why it failed for good.
         attempts: all of them, by ordinal.
         compensation: what became of it in the unwind.
+        due_at_ms: the instant that a step of the service's waits for, Unix epoch milliseconds.
+        event: the id of the event that it emitted.
     """
 
     id: str
+    kind: str
     state: str
     value: Any
     failure: FailureView | None
     attempts: tuple[AttemptView, ...]
     compensation: str
+    due_at_ms: int | None = None
+    event: str | None = None
 
 
 @dataclass(frozen=True)
@@ -225,11 +231,14 @@ async def _step(tx: Tx, run_id: str, step: StepRecord, attempts: list[AttemptRec
         )
     return StepView(
         id=step.step_id,
+        kind=step.kind.value,
         state=step.state.value,
         value=value,
         failure=_failure(step.failure),
         attempts=tuple(_attempt(attempt) for attempt in attempts),
         compensation=step.compensation.value,
+        due_at_ms=None if step.server is None else step.server.due_at_ms,
+        event=None if step.server is None else step.server.event_id,
     )
 
 

@@ -209,13 +209,17 @@ class WorkflowTest:
         self._loop.call(self._engine.advance(parse_duration_ms(duration, "duration")))
 
     def runs(self, function: str | None = None) -> list[RunView]:
-        """Return the runs of a function, or all, in the order in which their events were submitted."""
+        """Return the runs of a function, or all, in the order in which their events were submitted.
+
+        Runs that other runs started come behind, in the order in which they began.
+        """
 
         async def read(tx: Tx) -> list[RunView]:
             rows = await tx.page(RUN_LIST.span(WORKSPACE), limit=RUNS_MAX, snapshot=True)
             runs = [await read_run(tx, RUN_LIST.codec.decode(value), self._apps) for _, value in rows]
             return sorted(
-                (run for run in runs if function in (None, run.function)), key=lambda run: self._events[run.event]
+                (run for run in runs if function in (None, run.function)),
+                key=lambda run: self._events.get(run.event, len(self._events)),
             )
 
         return self._loop.call(self._engine.keyspace.transact("test_runs", read))
