@@ -11,7 +11,7 @@ $(STAMP): pyproject.toml sdk_py/pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ./sdk_py -e '.[dev,fdb]'
 	@touch $@
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench soak clean
 demo: $(STAMP)
 	$(BIN)/python -m topology.demo
 
@@ -24,6 +24,10 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m perf
+
+# Random scenarios beyond those of the suite; goes on after the last seed done and says so in tests/simulation/soak.json.
+soak: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m simulation soak $(SOAK)
 
 clean:
 	rm -rf $(VENV) var .mypy_cache .ruff_cache .pytest_cache .hypothesis
