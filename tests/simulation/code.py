@@ -85,7 +85,7 @@ def _new_step(draws: Draws, step_id: str) -> StepCode:
         id=step_id,
         is_handled=draws.chance(0.4),
         has_compensator=draws.chance(0.7),
-        attempts=draws.number(1, 3),
+        attempts=draws.one_of((1, 1, 2, 3)),
         timeout_ms=draws.one_of(TIMEOUTS_MS),
     )
 
@@ -96,7 +96,7 @@ def first_code(draws: Draws) -> Code:
         name: tuple(_new_step(draws, f"s{index}") for index in range(1, draws.number(0, STEPS_MAX) + 1))
         for name in FUNCTIONS
     }
-    failing = frozenset(name for name in FUNCTIONS if draws.chance(0.4))
+    failing = frozenset(name for name in FUNCTIONS if draws.chance(0.5))
     return Code("r1" if draws.chance(0.8) else "", functions, failing)
 
 
@@ -178,7 +178,7 @@ def _nothing() -> None:
 
 def callback_outcome(draws: Draws, value: str) -> Outcome:
     """Return how a callback ends that was not cut short."""
-    if draws.chance(0.68):
+    if draws.chance(0.62):
         return Succeeded(value=msgspec.Raw(b'"%s"' % value.encode()))
     failure = Failure(category="application", message=f"no {value}")
-    return Failed(failure=failure, retryable=draws.chance(0.75))
+    return Failed(failure=failure, retryable=draws.chance(0.65))

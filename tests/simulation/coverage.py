@@ -15,6 +15,8 @@ from keyspace.lifecycle import (
     STEP,
     AttemptEvent,
     AttemptState,
+    CompensationEvent,
+    CompensationState,
     ItemEvent,
     ItemState,
     Phase,
@@ -99,18 +101,24 @@ ANSWERS = frozenset(
 )
 """Answers to workers and operators."""
 
-NO_BLOCKERS = "definition blockers are not built yet"
-NO_REPEATABLE = "steps cannot be declared repeatable yet"
-NO_WAITS = "timers, waits, children and emissions are not built yet"
-NO_REMOVAL = "a failed step stays failed as long as answers are not asked which ones they met"
+NOT_SCRIPTED = "no scenario has it in its scripts yet"
 
 OUT_OF_REACH: dict[str, str] = {
-    edge("attempt", AttemptState.AUTHORIZED, AttemptEvent.REDELIVERED): NO_REPEATABLE,
-    edge("step", StepState.RUNNING, StepEvent.REDELIVERED): NO_REPEATABLE,
-    edge("run", Phase.RUNNING, RunEvent.BLOCKED): NO_BLOCKERS,
-    **{edge("run", Phase.DEFINITION_BLOCKED, event): NO_BLOCKERS for event in RUN[Phase.DEFINITION_BLOCKED]},
-    **{edge("step", StepState.WAITING, event): NO_WAITS for event in STEP[StepState.WAITING]},
-    edge("step", StepState.FAILED, StepEvent.REMOVED): NO_REMOVAL,
+    edge("attempt", AttemptState.AUTHORIZED, AttemptEvent.REDELIVERED): NOT_SCRIPTED,
+    edge("attempt", AttemptState.QUEUED, AttemptEvent.WITHDRAWN): NOT_SCRIPTED,
+    edge("step", StepState.RUNNING, StepEvent.REDELIVERED): NOT_SCRIPTED,
+    edge("step", StepState.PENDING, StepEvent.WITHDRAWN): NOT_SCRIPTED,
+    edge("step", StepState.PENDING, StepEvent.OWNED): NOT_SCRIPTED,
+    edge("step", StepState.OBSOLETE, StepEvent.OWNED): NOT_SCRIPTED,
+    edge("compensation", CompensationState.RUNNING, CompensationEvent.REDELIVERED): NOT_SCRIPTED,
+    edge("compensation", CompensationState.PENDING, CompensationEvent.WITHDRAWN): NOT_SCRIPTED,
+    edge("run", Phase.RUNNING, RunEvent.BLOCKED): NOT_SCRIPTED,
+    **{edge("run", Phase.DEFINITION_BLOCKED, event): NOT_SCRIPTED for event in RUN[Phase.DEFINITION_BLOCKED]},
+    **{edge("step", StepState.WAITING, event): NOT_SCRIPTED for event in STEP[StepState.WAITING]},
+    edge("step", StepState.FAILED, StepEvent.REMOVED): NOT_SCRIPTED,
     edge("work item", ItemState.READY, ItemEvent.DEFERRED): "only work that fails for a defect is deferred",
+    **{f"history: {kind.value}": NOT_SCRIPTED for kind in HistoryKind if kind.value.startswith("definition-")},
+    f"history: {HistoryKind.DECLARATION_REPEATED.value}": NOT_SCRIPTED,
+    f"history: {HistoryKind.ATTEMPT_REDELIVERED.value}": NOT_SCRIPTED,
 }
 """What no scenario meets, and why. A scenario that meets one of these fails the test, so that the list stays true."""

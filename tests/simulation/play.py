@@ -351,16 +351,25 @@ async def kill_worker(world: World, draws: Draws) -> str:
 @makes(Kind.LOSE)
 async def lose(world: World, draws: Draws) -> str:
     """Kill or cut off a worker that runs something, until its leases have run out and are recovered."""
-    running = [one for one in world.workers if one.tasks or (one.line is not None and one.line.to_server)]
+    running = [one for one in world.workers if any(task.is_callback for task in one.tasks)]
+    if not running or draws.chance(0.4):
+        running = [one for one in world.workers if one.tasks or (one.line is not None and _is_busy(one.line))]
     if not running:
         return "nothing runs"
     worker = draws.choose(running, lambda one: one.name)
-    word = "is killed" if draws.chance(0.5) else "is cut off"
+    word = "is killed" if draws.chance(0.4) else "is cut off"
     if word == "is killed":
         _end(world, worker)
     elif worker.line is not None:
         worker.line.is_cut = True
         worker.line.to_server.clear()
+        worker.line.to_worker.clear()
+        session = worker.line.session
+        if session is not None and draws.chance(0.6):
+            # What is on its way out has left; so nothing tells the dispatcher that it never arrived.
+            while session.outbox:
+                session.send_one()
+            worker.line.to_worker.clear()
     world.clock.advance(OPTIONS.lease_ms + 2 * BUCKET_MS)
     return f"{worker.name} {word} for long, {await _recover(world)} leases recovered"
 
@@ -582,6 +591,10 @@ async def clear(world: World, draws: Draws) -> str:
 
 def _has_mail(line: Line) -> bool:
     return bool(line.to_worker) or (line.session is not None and line.session.is_open and bool(line.session.outbox))
+
+
+def _is_busy(line: Line) -> bool:
+    return bool(line.to_server) or _has_mail(line)
 
 
 def _deliver(world: World, worker: SimWorker) -> str:

@@ -20,7 +20,7 @@ __all__ = ["FAULTS_PER_MOVE_MAX", "MOVES", "Draws", "Kind", "Move", "Scenario", 
 
 T = TypeVar("T")
 
-MOVES = 80
+MOVES = 90
 """Moves of a scenario. Measured: rare paths meet in few events and workers, so many short scenarios beat few long ones."""
 OPENING = 6
 """Moves at the start that set the scene: workers and events, so that the rest has something to act on."""
@@ -64,16 +64,16 @@ WEIGHTS: dict[Kind, float] = {
     Kind.LEASE: 9,
     Kind.TO_WORKER: 12,
     Kind.TO_SERVER: 12,
-    Kind.DISPATCHER: 14,
+    Kind.DISPATCHER: 16,
     Kind.WORKER: 12,
     Kind.TIME: 7,
     Kind.CLOCK_SET: 0.7,
     Kind.RECOVER: 5,
     Kind.CUT: 4,
-    Kind.HURRY: 3,
+    Kind.HURRY: 5,
     Kind.START_WORKER: 2,
     Kind.KILL_WORKER: 1,
-    Kind.LOSE: 4,
+    Kind.LOSE: 6,
     Kind.DRAIN_WORKER: 0.7,
     Kind.STOP_DISPATCHER: 0.7,
     Kind.LEAVE: 0.4,
