@@ -124,7 +124,8 @@ class Model:
         """
         self.ran[(run_id, at)] += 1
         attempt = None if look is None else look.attempts.get(at)
-        if attempt is None or attempt.state in (AttemptState.QUEUED, AttemptState.FENCED):
+        is_redelivered = attempt is not None and attempt.state is AttemptState.QUEUED and attempt.loss_count > 0
+        if attempt is None or (attempt.state in (AttemptState.QUEUED, AttemptState.FENCED) and not is_redelivered):
             state = "nothing" if attempt is None else attempt.state.value
             yield Broken("no effect without authorization", f"{at} began and its record says {state}")
         if self.ran[(run_id, at)] > 1 and not is_repeatable:
@@ -236,15 +237,14 @@ def what_ran_is_not_forgotten(model: Model, before: RunLook | None, after: RunLo
         attempt = after.attempts.get(at)
         if attempt is None or attempt.state is AttemptState.FENCED:
             yield f"{at} ran and its record says otherwise"
-        elif attempt.state is AttemptState.QUEUED and not may_repeat(after, at):
+        elif attempt.state is AttemptState.QUEUED and not (may_repeat(after, at) and attempt.loss_count):
             yield f"{at} ran and waits to run again"
 
 
 def may_repeat(look: RunLook, at: AttemptAt) -> bool:
     """Whether an attempt was declared safe to repeat under its operation id."""
     step = look.steps.get(at.step_id)
-    word = "is_repeatable" if at.direction is Direction.FORWARD else "undo_is_repeatable"
-    return bool(getattr(step, word, False))
+    return step is not None and step.is_repeatable(at.direction)
 
 
 @rule

@@ -41,7 +41,7 @@ from keyspace.tx import Tx
 from simulation.code import APPLICATION, FUNCTIONS, Code, callback_outcome, first_code, next_code
 from simulation.dispatching import Process, SimDispatcher, SimSession
 from simulation.fleet import Line, SimWorker, Task
-from simulation.model import AttemptAt, Broken, Model, RunLook
+from simulation.model import AttemptAt, Broken, Model, RunLook, may_repeat
 from simulation.scenario import Draws
 from simulation.witness import Commit, Look, MoveFaults, Touched, WitnessEngine, judge
 
@@ -302,18 +302,12 @@ class World:
         assert ref.step is not None
         at = AttemptAt(direction_of(WorkKind(ref.kind)), ref.step, ref.generation)
         look = self.run_look(worker.workspace, ref.run)
-        is_repeatable = self.is_repeatable(worker.workspace, ref)
+        is_repeatable = look is not None and may_repeat(look, at)
         self.broken += self.model.effect_begins(ref.run, at, look, is_repeatable)
         word = "undoes" if at.direction is Direction.COMPENSATION else "runs"
         self.notes.append(f"{worker.name} {word} {ref.step} (generation {ref.generation}) of {self.run_name(ref.run)}")
         if Draws(self.seed, f"hang/{ref.token}").chance(HANG_SHARE):
             worker.hanging.add(ref.token)
-
-    def is_repeatable(self, workspace: str, ref: WorkRef) -> bool:
-        """Whether an attempt was declared safe to repeat."""
-        look = self.run_look(workspace, ref.run)
-        step = None if look is None or ref.step is None else look.steps.get(ref.step)
-        return bool(getattr(step, "undo_idempotent" if ref.kind == "compensation" else "idempotent", False))
 
     def worker_hears(self, worker: SimWorker) -> str:
         """Let a worker read one frame."""
