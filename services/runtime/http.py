@@ -15,6 +15,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from services.runtime.gathering import GatheringTransport
+
 __all__ = ["BoundedHttp", "PortUnavailable", "bind", "serve_http"]
 
 BACKLOG = 1_024
@@ -59,8 +61,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
-        super().connection_made(transport)
+        """Begin to wait for the first request; a WebSocket takes over the transport as it is then."""
+        super().connection_made(GatheringTransport(transport, self.loop))
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
