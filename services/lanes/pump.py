@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -74,7 +75,7 @@ class LanePump:
         self._process_id = process_id
         self._peers = peers
         self._alarm = Alarm(keyspace.clock)
-        self._turns = Turns(keyspace, handlers, anyio.CapacityLimiter(options.concurrency), metrics)
+        self._turns = Turns(keyspace, handlers, asyncio.Semaphore(options.concurrency), metrics)
         self._sources = [_Source(kind, shard) for shard in range(SHARDS) for kind in kinds]
         self._books = {
             source: DueBook(skew_ms=options.skew_ms, rescan_ms=options.rescan_ms) for source in self._sources

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -79,6 +80,8 @@ class UserSide:
         self._sink = sink
         self._open: dict[str, _Open] = {}
         self._loop = asyncio.new_event_loop()
+        self._asked: deque[UserEffect] = deque()
+        self._is_called = False
         self._is_stopping = False
         self._beat = True
         self._thread = threading.Thread(target=self._run, name="ryusen-user", daemon=True)
@@ -95,7 +98,17 @@ class UserSide:
 
     def perform(self, effect: UserEffect) -> None:
         """Do what the core asks, in order, on the user's loop."""
-        self._loop.call_soon_threadsafe(self._perform, effect)
+        self._asked.append(effect)
+        if not self._is_called:
+            # One waking of the user's loop for whatever is asked until it has woken: each is a system call on both sides.
+            self._is_called = True
+            self._loop.call_soon_threadsafe(self._take)
+
+    def _take(self) -> None:
+        # Before the queue is emptied: what is asked from here on calls again.
+        self._is_called = False
+        while self._asked:
+            self._loop.call_soon(self._perform, self._asked.popleft())
 
     # ---- is the loop blocked?
 
