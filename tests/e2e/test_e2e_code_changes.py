@@ -33,10 +33,14 @@ async def world(site: Site, tmp_path_factory: pytest.TempPathFactory, anyio_back
             await opened.check()
 
 
-async def start(world: World, place: int) -> None:
-    """Start the worker of one code under its release's name."""
+async def start(world: World, place: int, *, release: str | None = None) -> None:
+    """Start the worker of one code under a release's name, its own unless one is given; an empty one is none."""
     code = "old" if place == OLD else "new"
-    ledger = {"FIELD_LEDGER": str(world.ledger), "EVOLVING_CODE": code, "RYUSEN_RELEASE": code}
+    ledger = {
+        "FIELD_LEDGER": str(world.ledger),
+        "EVOLVING_CODE": code,
+        "RYUSEN_RELEASE": code if release is None else release,
+    }
     spec = WorkerSpec(app="evolving:app", folder=APPS, key=world.access.worker_key, environment=ledger)
     await world.launcher.start_workers(spec, [place])
     workers = [process for process in world.launcher.processes if process.name.startswith(Role.WORKER.value)]

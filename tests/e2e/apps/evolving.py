@@ -48,6 +48,17 @@ async def retried(ctx: Context, request: Request) -> int:
     return 0
 
 
+@app.function(on="evolving.doubled")
+async def doubled(ctx: Context, request: Request) -> list[str]:
+    """The old code uses one id twice, by mistake."""
+    told = [await ctx.step.run("one", say, request, "one", compensate=unsay)]
+    return [*told, await ctx.step.run("two" if IS_NEW else "one", say, request, "two")]
+
+
+async def unsay(word: str) -> None:
+    mark("undo", {"word": word})
+
+
 async def say(request: Request, word: str) -> str:
     mark("begin", request)
     return word
