@@ -35,7 +35,7 @@ _STEP_WORDS = {
     "step-failed": "refused",
     "step-obsolete": "obsolete",
 }
-_STYLES = {"done": "green", "running": "yellow", "unknown": "bold red", "refused": "red", "completed": "bold green"}
+_STYLES = {"done": "green", "running": "yellow", "unknown": "bold red", "blocked": "bold red", "refused": "red", "completed": "bold green"}
 
 
 @dataclass(slots=True)
@@ -65,8 +65,10 @@ class Row:
         if kind in _STEP_WORDS:
             is_waiting = kind == "step-declared" and entry["data"].get("kind", "callback") != "callback"
             self.steps[entry["data"]["step"]] = "waiting" if is_waiting else _STEP_WORDS[kind]
-        if kind == "run-created":
+        if kind in ("run-created", "definition-unblocked"):
             self.status = "running"
+        elif kind in ("definition-blocked", "definition-still-blocked"):
+            self.status = "blocked"
         elif kind == "run-completed":
             self.status = "completed"
         elif kind in ENDED or kind == "run-failed":
