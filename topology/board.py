@@ -35,7 +35,14 @@ _STEP_WORDS = {
     "step-failed": "refused",
     "step-obsolete": "obsolete",
 }
-_STYLES = {"done": "green", "running": "yellow", "unknown": "bold red", "blocked": "bold red", "refused": "red", "completed": "bold green"}
+_STYLES = {
+    "done": "green",
+    "running": "yellow",
+    "unknown": "bold red",
+    "blocked": "bold red",
+    "refused": "red",
+    "completed": "bold green",
+}
 
 
 @dataclass(slots=True)

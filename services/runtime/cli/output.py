@@ -27,6 +27,7 @@ _STYLES = {
     "timed_out": "red",
     "unknown": "magenta",
     "compensating": "yellow",
+    "definition_blocked": "red",
     "backing_off": "yellow",
 }
 
