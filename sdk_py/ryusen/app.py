@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 from ryusen.annotations import resolve_annotations
-from ryusen.errors import ConfigurationError
+from ryusen.durations import Duration, parse_duration_ms
+from ryusen.errors import ConfigurationError, DeclarationRefused
 from ryusen.protocol.frames import CODEC, PROTOCOL_VERSION
-from ryusen.protocol.limits import FUNCTIONS_MAX, TRIGGERS_MAX
+from ryusen.protocol.limits import FUNCTIONS_MAX, RUN_TIMEOUT_MS_MAX, TRIGGERS_MAX
 from ryusen.protocol.manifest import FunctionManifest, Manifest, build_trigger, validate_manifest
 from ryusen.protocol.names import contract_digest, name_fault
 from ryusen.typed import UNTYPED
@@ -33,6 +34,7 @@ class Function:
         takes_input: whether the handler has a second parameter for the event's payload.
         input_type: that parameter's type.
         output_type: the type the handler returns.
+        timeout_ms: how long one run may take, in milliseconds; None is for ever.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Function:
     takes_input: bool
     input_type: Any
     output_type: Any
+    timeout_ms: int | None = None
 
 
 class App:
@@ -68,10 +71,18 @@ class App:
     def function(self, handler: H, /) -> H: ...
 
     @overload
-    def function(self, /, *, on: str | Iterable[str] | None = None, name: str | None = None) -> Callable[[H], H]: ...
+    def function(
+        self, /, *, on: str | Iterable[str] | None = None, name: str | None = None, timeout: Duration | None = None
+    ) -> Callable[[H], H]: ...
 
     def function(
-        self, handler: H | None = None, /, *, on: str | Iterable[str] | None = None, name: str | None = None
+        self,
+        handler: H | None = None,
+        /,
+        *,
+        on: str | Iterable[str] | None = None,
+        name: str | None = None,
+        timeout: Duration | None = None,
     ) -> H | Callable[[H], H]:
         """Register a workflow function; works bare and with options, and leaves the function as it is.
 
@@ -79,15 +90,20 @@ class App:
             handler: `async def fn(ctx)` or `async def fn(ctx, payload)`.
             on: the event name, or up to 50 of them, that start a run; none when it is only called by name.
             name: the function's name; the Python name by default.
+            timeout: how long one run may take, from when it is created: seconds, a timedelta or text such as "2d". Then
+                no forward work starts any more, what has begun is waited for, and completed steps are undone, for which
+                the timeout does not count. Without one a run may take for ever, unless the deployment has a default.
 
         Raises:
-            ConfigurationError: not a coroutine function, a name out of bounds or taken, annotations that name nothing.
+            ConfigurationError: not a coroutine function, a name out of bounds or taken, annotations that name nothing, a
+                timeout that is no duration.
         """
         local_names = sys._getframe(1).f_locals
         events = _event_names(on)
+        timeout_ms = _timeout_ms(timeout)
 
         def register(handler: H) -> H:
-            function = _inspect(handler, events, name, local_names)
+            function = _inspect(handler, events, name, local_names, timeout_ms)
             if function.name in self._functions:
                 raise ConfigurationError("the function name is taken", name=function.name, application=self.name)
             if len(self._functions) >= FUNCTIONS_MAX:
@@ -108,6 +124,7 @@ class App:
                 name=function.name,
                 triggers=[build_trigger(function.name, event) for event in function.events],
                 contract=contract_digest(function.name, CODEC, PROTOCOL_VERSION),
+                timeout_ms=function.timeout_ms,
             )
             for function in self._functions.values()
         ]
@@ -133,8 +150,21 @@ def _event_names(on: str | Iterable[str] | None) -> tuple[str, ...]:
     return events
 
 
+def _timeout_ms(timeout: Duration | None) -> int | None:
+    if timeout is None:
+        return None
+    try:
+        return parse_duration_ms(timeout, "timeout", most_ms=RUN_TIMEOUT_MS_MAX)
+    except DeclarationRefused as exc:
+        raise ConfigurationError("the function's timeout cannot be", reason=str(exc)[:200]) from None
+
+
 def _inspect(
-    handler: Callable[..., Awaitable[Any]], events: tuple[str, ...], name: str | None, local_names: dict[str, Any]
+    handler: Callable[..., Awaitable[Any]],
+    events: tuple[str, ...],
+    name: str | None,
+    local_names: dict[str, Any],
+    timeout_ms: int | None,
 ) -> Function:
     if not inspect.iscoroutinefunction(handler):
         raise ConfigurationError("a workflow function is written with async def", function=repr(handler)[:200])
@@ -156,4 +186,5 @@ def _inspect(
         takes_input=len(positional) >= 2,
         input_type=hints.get(positional[1].name, UNTYPED) if len(positional) >= 2 else UNTYPED,
         output_type=hints.get("return", UNTYPED),
+        timeout_ms=timeout_ms,
     )

@@ -15,7 +15,8 @@ async def run(process: Process) -> None:
     """Expand events until the process drains; the chunks under way are finished first.
 
     Args:
-        process: an open process; its settings `skew_ms`, `rescan_ms` and `fanout_concurrency` count here.
+        process: an open process; its settings `skew_ms`, `rescan_ms`, `fanout_concurrency` and
+            `run_timeout_default_ms` count here.
     """
     config = process.config
     options = LaneOptions(skew_ms=config.skew_ms, rescan_ms=config.rescan_ms, concurrency=config.fanout_concurrency)
@@ -25,6 +26,7 @@ async def run(process: Process) -> None:
         process.telemetry.registry,
         process_id=process.process_id,
         peers=lambda: process.peers("fanout"),
+        run_timeout_default_ms=config.run_timeout_default_ms or None,
     )
 
     async def drain() -> None:

@@ -55,9 +55,12 @@ async def publish(call: Call) -> Answer:
             value=manifest.application,
         )
     spec = _spec(manifest)
+    longest_ms = call.gateway.config.run_timeout_max_ms or None
     record, is_new = await call.transact(
         "publish_manifest",
-        lambda tx: publish_manifest(tx, call.workspace, spec, published_by=call.identity.key_id),
+        lambda tx: publish_manifest(
+            tx, call.workspace, spec, published_by=call.identity.key_id, run_timeout_max_ms=longest_ms
+        ),
     )
     return Answer(_summary(record), 201 if is_new else 200)
 
@@ -94,7 +97,12 @@ async def get_manifest(call: Call) -> Answer:
             function = MANIFEST_BINDING.codec.decode(value).function
             triggers.setdefault(function, []).append(ManifestTrigger(event=event, binding=binding))
         functions = [
-            ManifestFunction(name=found.name, triggers=triggers.get(found.name, []), contract=found.contract)
+            ManifestFunction(
+                name=found.name,
+                triggers=triggers.get(found.name, []),
+                contract=found.contract,
+                timeout_ms=found.timeout_ms,
+            )
             for found in [
                 MANIFEST_FUNCTION.codec.decode(value)
                 for _, value in await _all(tx, MANIFEST_FUNCTION.span(*at), FUNCTIONS_MAX)
@@ -145,6 +153,7 @@ def _spec(manifest: SentManifest) -> ManifestSpec:
                 function.name,
                 tuple(TriggerSpec(trigger.event, trigger.binding) for trigger in function.triggers),
                 function.contract,
+                function.timeout_ms,
             )
             for function in manifest.functions
         ),

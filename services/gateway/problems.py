@@ -55,6 +55,8 @@ STATUSES: dict[str, tuple[int, str]] = {
     "invalid_timestamp": (422, "The timestamp is wrong"),
     "invalid_retention": (422, "The retention is wrong"),
     "invalid_manifest": (422, "The manifest is wrong"),
+    "invalid_timeout": (422, "A timeout is wrong"),
+    "run_timeout_above_maximum": (422, "The run timeout is longer than is allowed"),
     "invalid_routing": (422, "The routing is wrong"),
     "unknown_manifest": (422, "The manifest generation is unknown"),
     "unsupported_filter": (422, "The filters cannot be combined"),

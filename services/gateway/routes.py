@@ -232,7 +232,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler=manifests.publish, body=SentManifest, answer=ManifestSummary, status=201,
         summary="Publish a manifest as a new generation; unchanged content is answered with 200 and its generation.",
         problems=("body_too_large", "body_timeout", "malformed_body", "invalid_manifest", "invalid_name", "invalid_text",
-                  "reserved_name", "manifest_too_large"),
+                  "reserved_name", "invalid_timeout", "run_timeout_above_maximum", "manifest_too_large"),
     ),
     Endpoint(
         name="list_manifests", method="GET", path=_MANIFESTS, action=Action.READ,

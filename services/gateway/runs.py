@@ -12,6 +12,7 @@ from keyspace.records.work import ItemRecord
 from keyspace.store.api import KeyRange
 from keyspace.transitions.create_workspace import require_workspace
 from keyspace.transitions.names import check_id
+from keyspace.transitions.run_timer import TIMED_PHASES
 from keyspace.transitions.stop_run import StopOutcome, StopReply, cancel_run
 from keyspace.tx import Tx
 from keyspace.waiting import waiting_for
@@ -21,7 +22,7 @@ from services.gateway.endpoints import Answer, Call, missing
 from services.gateway.operator_types import Cancellation, Stop
 from services.gateway.pages import PageRequest, read_rows
 from services.gateway.problems import ApiProblem
-from services.gateway.types import Failure, Page, Run, RunSummary, Unwind, Waiting
+from services.gateway.types import Deadline, Failure, Page, Run, RunSummary, Unwind, Waiting
 
 __all__ = ["STATUSES", "cancel", "failure_view", "get_run", "list_runs", "load_run", "raw_details"]
 
@@ -184,6 +185,7 @@ def _summary(run: RunRecord, item: ItemRecord | None, blocker: BlockerRecord | N
         unknown_count=run.unknown_count,
         failure=failure_view(run.failure),
         waiting=_waiting(run, item, blocker, now_ms),
+        deadline=_deadline(run, now_ms),
     )
 
 
@@ -212,6 +214,13 @@ def _detail(
         output_bytes=run.output_bytes,
         output=None if output is None else msgspec.Raw(output),
     )
+
+
+def _deadline(run: RunRecord, now_ms: int) -> Deadline | None:
+    if run.deadline_at_ms is None or run.deadline_source is None:
+        return None
+    left_ms = max(0, run.deadline_at_ms - now_ms) if run.phase in TIMED_PHASES else None
+    return Deadline(at_ms=run.deadline_at_ms, source=run.deadline_source.value, left_ms=left_ms)
 
 
 def _stop(record: StopRecord | None) -> Stop | None:

@@ -240,6 +240,18 @@ class Waiting(_Answer, frozen=True, kw_only=True):
     until_ms: int | None = None
 
 
+class Deadline(_Answer, frozen=True, kw_only=True):
+    """When a run's forward execution must have ended, who said so, and how much of that is left.
+
+    `source` is function (its declaration), deployment (its default), invoke (the invocation that made it) or parent (what
+    its parent had left). `left_ms` is null once forward execution has ended or was stopped: the deadline counts no more.
+    """
+
+    at_ms: int
+    source: str
+    left_ms: int | None
+
+
 class Unwind(_Answer, frozen=True, kw_only=True):
     """How far the undoing of completed steps has come, in completion ordinals; `cursor` 0 means that none is left."""
 
@@ -268,6 +280,7 @@ class RunSummary(_Answer, frozen=True, kw_only=True):
     unknown_count: int
     failure: Failure | None
     waiting: Waiting | None
+    deadline: Deadline | None = None
 
 
 class Run(RunSummary, frozen=True, kw_only=True):
@@ -394,11 +407,12 @@ class ManifestTrigger(_Answer, frozen=True, kw_only=True):
 
 
 class ManifestFunction(_Answer, frozen=True, kw_only=True):
-    """A function of a manifest."""
+    """A function of a manifest. `timeout_ms` is how long one run of it may take; null is for ever."""
 
     name: str
     triggers: list[ManifestTrigger]
     contract: str = ""
+    timeout_ms: int | None = None
 
 
 class ManifestSummary(_Answer, frozen=True, kw_only=True):

@@ -70,6 +70,8 @@ class Config:
     dispatch_concurrency: int = 64
     fanout_concurrency: int = 16
     rescan_ms: int = 30_000
+    run_timeout_default_ms: int = 0
+    run_timeout_max_ms: int = 0
     continuation: str = "on"
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     ignored: tuple[str, ...] = field(default=(), repr=False, compare=False)
@@ -104,6 +106,11 @@ class Config:
             check_allowance(self.allowance_bytes, self.payload_bytes_max)
         except Refusal as refusal:
             faults.append(f"allowance_bytes={self.allowance_bytes}: {refusal}")
+        if 0 < self.run_timeout_max_ms < self.run_timeout_default_ms:
+            faults.append(
+                f"run_timeout_default_ms={self.run_timeout_default_ms}: must be at most run_timeout_max_ms, "
+                f"{self.run_timeout_max_ms}"
+            )
         if not self.metrics_path.startswith("/"):
             faults.append(f"metrics_path={self.metrics_path!r}: must begin with a slash")
         return faults

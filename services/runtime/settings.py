@@ -16,6 +16,7 @@ from keyspace.limits import (
     LEASE_MS_MIN,
     PAYLOAD_BYTES_DEFAULT,
     PAYLOAD_BYTES_MAX,
+    RUN_TIMEOUT_MS_MAX,
     SKEW_MS_DEFAULT,
 )
 
@@ -188,6 +189,15 @@ SETTINGS: tuple[Setting, ...] = (
     _integer(
         "rescan_ms", 30_000, Group.COMMON, 1_000, 3_600_000, "ms",
         "How often fan-out and dispatcher look at all pointers, which covers a wake-up that was lost.",
+    ),
+    _integer(
+        "run_timeout_default_ms", 0, Group.FANOUT, 0, RUN_TIMEOUT_MS_MAX, "ms",
+        "How long a run may take whose function declares no timeout; 0 is for ever. A run shows that its deadline is the "
+        "deployment's. At most run_timeout_max_ms where that is set.",
+    ),
+    _integer(
+        "run_timeout_max_ms", 0, Group.GATEWAY, 0, RUN_TIMEOUT_MS_MAX, "ms",
+        "The longest run timeout that a manifest may declare; a longer one is refused, never shortened. 0 allows any.",
     ),
     _choice(
         "continuation", ("on", "off"), Group.DISPATCHER,

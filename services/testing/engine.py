@@ -163,7 +163,7 @@ class Engine:
         functions = []
         for function in sent.functions:
             triggers = [TriggerSpec(trigger.event, trigger.binding) for trigger in function.triggers]
-            functions.append(FunctionSpec(function.name, tuple(triggers), function.contract))
+            functions.append(FunctionSpec(function.name, tuple(triggers), function.contract, function.timeout_ms))
         spec = ManifestSpec(app.name, tuple(functions))
         await self.keyspace.transact("create_workspace", lambda tx: create_workspace(tx, WORKSPACE))
         record, _ = await self.keyspace.transact(

@@ -18,8 +18,9 @@ from keyspace.records.work import Direction
 from keyspace.transitions.blockers import blocker_key
 from keyspace.tx import Tx
 from keyspace.waiting import waiting_for
+from services.runtime.spans import shown_ms
 from services.testing.engine import WORKSPACE
-from services.testing.words import sentence, shown_ms
+from services.testing.words import sentence
 
 __all__ = ["AttemptView", "BlockerView", "FailureView", "HistoryEntry", "RunView", "StepView", "read_run"]
 
@@ -132,6 +133,7 @@ class RunView:
         history: every entry.
         waiting: for whom or what a run that has not ended waits; empty otherwise.
         blocker: the step id that is used twice, while that keeps the run from going on.
+        deadline_at_ms: when forward execution must have ended, Unix epoch milliseconds; None is never.
     """
 
     id: str
@@ -146,6 +148,7 @@ class RunView:
     history: tuple[HistoryEntry, ...]
     waiting: str
     blocker: BlockerView | None = None
+    deadline_at_ms: int | None = None
 
     @property
     def kinds(self) -> list[str]:
@@ -190,6 +193,7 @@ async def read_run(tx: Tx, run_id: str, apps: Mapping[str, App]) -> RunView:
         history=history,
         waiting="" if waiting is None else waiting.sentence,
         blocker=_blocker(blocker),
+        deadline_at_ms=run.deadline_at_ms,
     )
 
 

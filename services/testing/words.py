@@ -7,23 +7,11 @@ from typing import Any
 
 from keyspace.history import HistoryKind
 from keyspace.lifecycle import StepKind
+from services.runtime.spans import shown_ms
 
-__all__ = ["sentence", "shown_ms"]
+__all__ = ["sentence"]
 
 Data = dict[str, Any]
-
-
-def shown_ms(delay_ms: float) -> str:
-    """Return a span of time for people: milliseconds below a second, then seconds, minutes, hours and days."""
-    if delay_ms < 1_000:
-        return f"{delay_ms:.0f} ms"
-    if delay_ms < 60_000:
-        return f"{delay_ms / 1_000:.3f}".rstrip("0").rstrip(".") + " s"
-    minutes, seconds = divmod(round(delay_ms / 1_000), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
-    return " ".join(f"{count} {unit}" for count, unit in parts if count)
 
 
 def sentence(kind: str, data: Data, at_ms: int) -> str:
@@ -46,6 +34,12 @@ def _failure(data: Data) -> str:
 def _attempt(data: Data) -> str:
     what = "the compensator of step" if data.get("direction") == "compensation" else "step"
     return f"attempt {data['attempt']} of {what} {data['step']!r}"
+
+
+def _created(data: Data, at_ms: int) -> str:
+    deadline_at_ms = data.get("deadline_at_ms")
+    within = "" if deadline_at_ms is None else f"; it may take {shown_ms(deadline_at_ms - at_ms)}"
+    return f"the run of {data['function']} was created{within}"
 
 
 def _declared(data: Data, at_ms: int) -> str:
@@ -72,7 +66,7 @@ def _places(data: Data) -> str:
 
 
 _SENTENCES: dict[str, Callable[[Data, int], str]] = {
-    HistoryKind.RUN_CREATED: lambda data, _: f"the run of {data['function']} was created",
+    HistoryKind.RUN_CREATED: _created,
     HistoryKind.PASS_AUTHORIZED: lambda data, _: f"pass {data['pass']} went to a worker",
     HistoryKind.PASS_LOST: lambda data, at_ms: (
         f"a pass was lost with its worker; it is eligible again in {shown_ms(max(0, data['eligible_at_ms'] - at_ms))}"
@@ -97,7 +91,9 @@ _SENTENCES: dict[str, Callable[[Data, int], str]] = {
     HistoryKind.STEP_FENCED: lambda data, _: f"step {data['step']!r} will not start: the run is being stopped",
     HistoryKind.ATTEMPT_RESOLVED: lambda data, _: f"{_attempt(data)} was settled by an operator: {data['command']}",
     HistoryKind.RETRY_AUTHORIZED: lambda data, _: f"{_attempt(data)} was authorized by an operator",
-    HistoryKind.STOP_COMMITTED: lambda data, _: f"the run was told to stop: {data['reason']}",
+    HistoryKind.STOP_COMMITTED: lambda data, _: (
+        "the run's time is over" if data["by"] == "deadline" else f"the run was told to stop: {data['reason']}"
+    ),
     HistoryKind.RUN_COMPLETED: lambda data, _: "the run completed",
     HistoryKind.RUN_FAILED: lambda data, _: f"the run failed: {_failure(data)}",
     HistoryKind.COMPENSATION_NOT_REQUIRED: lambda data, _: "nothing had to be undone",

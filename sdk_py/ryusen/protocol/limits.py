@@ -12,6 +12,7 @@ __all__ = [
     "MESSAGE_BYTES_MAX",
     "NAME_CHARS_MAX",
     "RETRY_DELAY_MS_MAX",
+    "RUN_TIMEOUT_MS_MAX",
     "TIMER_MS_MAX",
     "TIMESTAMP_MS_MAX",
     "TRIGGERS_MAX",
@@ -43,6 +44,8 @@ DETAILS_BYTES_MAX = 8_192
 """Bytes of a failure's encoded details."""
 RETRY_DELAY_MS_MAX = 30 * 86_400_000
 """Milliseconds between two attempts."""
+RUN_TIMEOUT_MS_MAX = 200_000_000_000_000
+"""Milliseconds that a run may be given: no policy, but what keeps every deadline below the last instant there is."""
 TIMER_MS_MAX = 10 * 365 * 86_400_000
 """Milliseconds that a timer may lie ahead: ten years."""
 TIMESTAMP_MS_MAX = 253_402_300_799_999

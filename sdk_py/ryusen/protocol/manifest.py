@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ryusen.errors import ConfigurationError
-from ryusen.protocol.limits import FUNCTIONS_MAX, TRIGGERS_MAX
+from ryusen.protocol.limits import FUNCTIONS_MAX, RUN_TIMEOUT_MS_MAX, TRIGGERS_MAX
 from ryusen.protocol.names import binding_id, name_fault
 
 __all__ = [
@@ -66,11 +66,16 @@ class Trigger(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class FunctionManifest(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One function. `contract` is the digest of its execution contract."""
+    """One function.
+
+    `contract` is the digest of its execution contract. `timeout_ms` is how long one run of it may take until it is stopped
+    and undone; null is for ever.
+    """
 
     name: str
     triggers: list[Trigger]
     contract: str = ""
+    timeout_ms: int | None = None
 
 
 class Manifest(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,6 +128,10 @@ def validate_manifest(manifest: Manifest) -> None:
         names.add(function.name)
         if not _CONTRACT.fullmatch(function.contract):
             raise ManifestRefused(f"{path}.contract", "must be at most 64 letters, digits, dots, dashes, underscores")
+        if function.timeout_ms is not None and not 1 <= function.timeout_ms <= RUN_TIMEOUT_MS_MAX:
+            raise ManifestRefused(
+                f"{path}.timeout_ms", f"is {function.timeout_ms}; allowed are 1 to {RUN_TIMEOUT_MS_MAX} ms"
+            )
         _validate_triggers(function, path, bindings)
 
 

@@ -12,12 +12,20 @@ from services.runtime.cli.api import Api, api_options
 from services.runtime.cli.following import followed
 from services.runtime.cli.options import as_json, confirm, without_asking
 from services.runtime.cli.output import instant, pairs, print_json, print_table, styled_status, warn
+from services.runtime.spans import shown_ms
 
 __all__ = ["runs"]
 
 COUNT_DEFAULT = 50
 COUNT_MAX = 100_000
 HISTORY_PAGE_ITEMS = 500
+DEADLINE_SOURCES = {
+    "function": "its function",
+    "deployment": "the deployment's default",
+    "invoke": "its invocation",
+    "parent": "its parent's deadline",
+}
+"""Who gave a run its deadline, for people."""
 
 
 @click.group()
@@ -81,6 +89,8 @@ def show(run: str, is_json: bool, **where: str) -> None:
     click.echo(f"event     {found['event']} {found['event_name']}")
     click.echo(f"status    {found['status']}" + (f", {found['recovery']}" if found["recovery"] else ""))
     click.echo(f"created   {instant(found['created_at_ms'])}  ended {instant(found['terminal_at_ms'])}")
+    if found["deadline"]:
+        click.echo(f"deadline  {_deadline(found['deadline'])}")
     if found["stop"]:
         click.echo(f"stopped   {found['stop']['reason']} {instant(found['stop']['at_ms'])} by {found['stop']['by']}")
     if found["waiting"]:
@@ -212,6 +222,13 @@ def _intention(run: dict[str, Any]) -> str:
     steps = "1 completed step" if count == 1 else f"{count} completed steps"
     undone = f"the undo of {steps} begins" if count else "it ends, with nothing to undo"
     return f"{name} is {run['status']} ({run['waiting']['sentence'].rstrip('.')}); no forward work will start any more, {begun}{undone}"
+
+
+def _deadline(deadline: dict[str, Any]) -> str:
+    """Return when a run must have ended, who says so and how long that still is."""
+    left_ms = deadline["left_ms"]
+    left = "" if left_ms is None else f", {shown_ms(left_ms)} left"
+    return f"{instant(deadline['at_ms'])} by {DEADLINE_SOURCES.get(deadline['source'], deadline['source'])}{left}"
 
 
 def _pages(api: Api, run: str, after: int) -> Iterator[dict[str, Any]]:

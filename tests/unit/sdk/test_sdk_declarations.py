@@ -10,7 +10,7 @@ import pytest
 from ryusen import App, ConfigurationError, Context, DeclarationRefused, Retry
 from ryusen.durations import DURATION_MS_MAX, parse_duration_ms
 from ryusen.protocol.frames import RetryPolicy
-from ryusen.protocol.limits import ATTEMPTS_MAX, NAME_CHARS_MAX, TRIGGERS_MAX
+from ryusen.protocol.limits import ATTEMPTS_MAX, NAME_CHARS_MAX, RUN_TIMEOUT_MS_MAX, TRIGGERS_MAX
 from ryusen.protocol.manifest import (
     FunctionManifest,
     Manifest,
@@ -187,6 +187,25 @@ def test_what_cannot_be_a_workflow_function_is_refused() -> None:
         app.manifest()
 
 
+def test_a_run_timeout_travels_in_milliseconds() -> None:
+    """RFD 1, "A developer may declare a run timeout": seconds, a timedelta or text, as everywhere; none by default."""
+    app = App("orders")
+    for number, timeout in enumerate((None, 1.5, "2d", timedelta(minutes=1), "3000d")):
+
+        async def handler(ctx: Context) -> None: ...
+
+        app.function(name=f"f{number}", timeout=timeout)(handler)
+    sent = decode_manifest(encode_manifest(app.manifest()))
+    assert [one.timeout_ms for one in sent.functions] == [None, 1_500, 172_800_000, 60_000, 259_200_000_000]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "", "2 days", True, object(), "999999999999d"])
+def test_a_run_timeout_that_cannot_be_is_refused_where_it_is_written(timeout: Any) -> None:
+    """RFD 1, "rejects ... rather than silently clamping it"."""
+    with pytest.raises(ConfigurationError, match="timeout"):
+        App("orders").function(timeout=timeout)
+
+
 def test_a_name_is_registered_once() -> None:
     app = App("orders")
 
@@ -214,6 +233,11 @@ def function(name: str, *triggers: Trigger, contract: str = "") -> FunctionManif
         (manifest(functions=[function("a"), function("a")]), "$.functions[1].name"),
         (manifest(functions=[function("a"), function("b\x00")]), "$.functions[1].name"),
         (manifest(functions=[function("a", contract="x y")]), "$.functions[0].contract"),
+        (manifest(functions=[FunctionManifest(name="a", triggers=[], timeout_ms=0)]), "$.functions[0].timeout_ms"),
+        (
+            manifest(functions=[FunctionManifest(name="a", triggers=[], timeout_ms=RUN_TIMEOUT_MS_MAX + 1)]),
+            "$.functions[0].timeout_ms",
+        ),
         (manifest(functions=[function("a", Trigger(event="", binding="b"))]), "$.functions[0].triggers[0].event"),
         (manifest(functions=[function("a", Trigger(event="e", binding=""))]), "$.functions[0].triggers[0].binding"),
         (
@@ -254,7 +278,7 @@ def test_a_bad_manifest_is_refused_with_the_path(bad: Manifest, path: str) -> No
     ],
 )
 def test_text_that_is_no_manifest_is_refused_with_the_path(text: bytes, path: str) -> None:
-    """Unknown fields are refused too: a run's timeout that nobody enforces must not look accepted."""
+    """Unknown fields are refused too: a misspelt timeout, which nobody would enforce, must not look accepted."""
     with pytest.raises(ManifestRefused) as refused:
         decode_manifest(text)
     assert refused.value.path == path

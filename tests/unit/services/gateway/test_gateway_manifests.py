@@ -62,7 +62,11 @@ async def test_a_manifest_that_the_sdk_makes_is_accepted_and_shown_as_declared(w
         (declared(triggers=[{"event": "e", "binding": "invoke"}]), "$.functions[0].triggers[0].binding"),
         (declared(triggers=[{"event": "e", "binding": "x" * 10_000}]), "$.functions[0].triggers[0].binding"),
         (declared(triggers=[{"event": "e", "binding": "b"}] * 2), "$.functions[0].triggers[1].event"),
-        (declared(timeout_ms=5), "$.functions[0]"),
+        (declared(timeout_ms=0), "$.functions[0].timeout_ms"),
+        (declared(timeout_ms=-5), "$.functions[0].timeout_ms"),
+        (declared(timeout_ms=200_000_000_000_001), "$.functions[0].timeout_ms"),
+        (declared(timeout_ms=1.5), "$.functions[0].timeout_ms"),
+        (declared(timeout="5s"), "$.functions[0]"),
         (declared(retry={"attempts": 0}), "$.functions[0]"),
         (declared() | {"release": "x"}, "$"),
         (declared() | {"functions": []}, "$.functions"),
@@ -153,3 +157,29 @@ async def test_workspaces_are_created_once_and_listed_in_pages(empty: GatewayWor
     assert [workspace["name"] for workspace in page["items"] + rest["items"]] == ["a", "b", "c"]
     assert await empty.ask("GET", "/v1/workspaces/b") in rest["items"] + page["items"]
     await empty.refused("invalid_retention", "POST", "/v1/workspaces", json={"name": "d", "retention_ms": 0})
+
+
+async def test_a_run_timeout_is_published_and_shown(world: GatewayWorld) -> None:
+    """RFD 1, "A developer may declare a run timeout": as `@app.function(timeout=...)` says, in every later answer."""
+    app = App("orders")
+
+    @app.function(on="order.placed", timeout="2d")
+    async def fulfil(ctx: object) -> None: ...
+
+    @app.function
+    async def bill(ctx: object) -> None: ...
+
+    await world.ask("POST", MANIFESTS, content=encode_manifest(app.manifest()), status=201)
+    shown = await world.ask("GET", f"{MANIFESTS}/1")
+    assert {one["name"]: one["timeout_ms"] for one in shown["functions"]} == {"fulfil": 172_800_000, "bill": None}
+
+
+async def test_a_longer_run_timeout_than_the_deployment_allows_is_refused() -> None:
+    """RFD 1, "Ryusen rejects a declaration above that maximum rather than silently clamping it": path, value and limit."""
+    world = GatewayWorld(run_timeout_max_ms=60_000)
+    await world.furnish()
+    problem = await world.refused("run_timeout_above_maximum", "POST", MANIFESTS, json=declared(timeout_ms=60_001))
+    assert problem["status"] == 422
+    assert (problem["field"], problem["value"], problem["limit"]) == ("functions[0].timeout_ms", 60_001, 60_000)
+    await world.ask("POST", MANIFESTS, json=declared(timeout_ms=60_000), status=201)
+    await world.ask("POST", MANIFESTS, json=declared(), status=201)

@@ -12,6 +12,7 @@ from waiting import until
 
 from keyspace.clock import VirtualClock
 from keyspace.records.run import FailureRecord
+from keyspace.transitions.fire_deadline import fire_deadline
 from services.gateway.histories import REREAD_MS
 
 RUNS = "/v1/workspaces/acme/runs"
@@ -230,3 +231,29 @@ async def test_a_stream_begins_after_the_last_entry_its_reader_saw(world: Gatewa
     again = await world.request("GET", path, headers={"Last-Event-ID": "2"})
     assert again.text.startswith("id: 3\n")
     await world.refused("not_found", "GET", f"{RUNS}/{'0' * 32}/history/stream")
+
+
+async def test_a_run_shows_its_deadline_its_source_and_what_is_left(world: GatewayWorld) -> None:
+    """RFD 1, "The effective absolute deadline and its source are observable": in the run, in lists and in its history."""
+    await world.core.publish({"fulfil": ["order.placed"]}, timeout_ms=60_000)
+    run = await world.core.start_run()
+    world.clock.advance(20_000)
+    deadline = {"at_ms": run.created_at_ms + 60_000, "source": "function", "left_ms": 40_000}
+    shown = await show(world, run.run_id)
+    assert shown["deadline"] == deadline
+    assert shown["waiting"]["until_ms"] == deadline["at_ms"]
+    assert (await world.ask("GET", RUNS))["items"][0]["deadline"] == deadline
+    await world.core.start_step()
+    world.clock.advance(50_000)
+    assert (await show(world, run.run_id))["deadline"]["left_ms"] == 0, "until somebody meets it"
+    await world.core.run("fire_deadline", lambda tx: fire_deadline(tx, "acme", run.run_id, run.timeout_item or ""))
+    stopped = await show(world, run.run_id)
+    assert stopped["stop"] == {"reason": "timed_out", "at_ms": world.clock.now_ms(), "by": "deadline"}
+    assert (stopped["status"], stopped["deadline"]["left_ms"]) == ("cancelling", None)
+    assert stopped["waiting"]["sentence"].startswith("The run's time is over: ")
+
+
+async def test_a_run_without_a_deadline_says_so(world: GatewayWorld) -> None:
+    """RFD 1, "Runs have no deadline by default"."""
+    run = await world.core.start_run()
+    assert (await show(world, run.run_id))["deadline"] is None

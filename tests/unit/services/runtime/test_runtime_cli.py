@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from runtime_cli import Cli
 from unit.services.gateway.gateway_world import SYSTEM_KEY
 
+from keyspace.transitions.fire_deadline import fire_deadline
 from keyspace.transitions.register_release import register_release
 from services.runtime.cli import main
 from services.runtime.settings import SETTINGS
@@ -67,6 +68,28 @@ def test_an_event_travels_from_the_command_line_to_a_run_and_back(cli: Cli, tmp_
     assert kinds[0] == "run-created"
     assert kinds[-1] == "run-completed"
     assert [line.split()[3] for line in followed] == kinds
+
+
+def test_a_run_shows_its_deadline_and_who_gave_it(cli: Cli) -> None:
+    """RFD 1, "The effective absolute deadline and its source are observable": with what is left of it, until it is met."""
+    cli.run(lambda: cli.world.core.publish({"fulfil": ["order.placed"]}, timeout_ms=90_000))
+    run = cli.run(cli.world.core.start_run)
+    text = cli.out("runs", "show", run.run_id)
+    assert "deadline  2023-11-14 22:14:50.000Z by its function, 1 min 30 s left" in text
+    assert cli.json("runs", "show", run.run_id)["deadline"]["source"] == "function"
+    cli.run(cli.world.core.lease_pass)
+    cli.world.clock.advance(90_000)
+
+    async def fire() -> None:
+        await cli.world.core.run(
+            "fire_deadline", lambda tx: fire_deadline(tx, "acme", run.run_id, run.timeout_item or "")
+        )
+
+    cli.run(fire)
+    text = cli.out("runs", "show", run.run_id)
+    assert "by its function\n" in text and "left" not in text
+    assert "stopped   timed_out 2023-11-14 22:14:50.000Z by deadline" in text
+    assert "timed_out" in cli.out("runs", "list", "--status", "timed_out")
 
 
 @pytest.mark.parametrize("payload", ["@/nonexistent", "{", "NaN", ""])

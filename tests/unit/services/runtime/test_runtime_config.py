@@ -74,6 +74,10 @@ def test_a_clusters_own_variable_names_the_store_only_when_nothing_else_does() -
         ({"metrics_path": "metrics"}, "must begin with a slash"),
         ({"lease_ms": "1000"}, "lease_ms=1000: must be at least 20 times skew_ms, 10000"),
         ({"payload_bytes_max": "1048576"}, "allowance_bytes=2000000"),
+        (
+            {"run_timeout_default_ms": "60001", "run_timeout_max_ms": "60000"},
+            "run_timeout_default_ms=60001: must be at most run_timeout_max_ms, 60000",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_its_name_and_reason(values: dict[str, str], fault: str) -> None:

@@ -20,8 +20,9 @@ from ryusen import App, Context, InvalidValue, NonRetryable, Retry, RetryAfter, 
 
 from keyspace.errors import Refusal
 from keyspace.history import HistoryKind
+from services.runtime.spans import shown_ms
 from services.testing import FunctionNotFound, RunView, StepView, WorkflowTest, WorkflowTestError
-from services.testing.words import sentence, shown_ms
+from services.testing.words import sentence
 
 EXAMPLE = Path(__file__).parents[4] / "sdk_py" / "examples" / "orders.py"
 README = EXAMPLE.parents[1] / "README.md"
