@@ -11,13 +11,16 @@ $(STAMP): pyproject.toml sdk_py/pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ./sdk_py -e '.[dev,fdb]'
 	@touch $@
 
-.PHONY: demo test lint bench soak clean
+.PHONY: demo test planted lint bench soak clean
 demo: $(STAMP)
 	$(BIN)/python -m topology.demo
 
 # Tests that start processes stay together in one of the jobs; see tests/README.md.
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
+
+planted: $(STAMP)
+	$(BIN)/python -m tests.planted --jobs $(JOBS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -43,6 +43,7 @@ from keyspace.transitions.complete_run import complete, complete_run, output_dig
 from keyspace.transitions.fail_run import fail_run, function_failure_digest, settle_function_failure
 from keyspace.transitions.hold import Hold, current_hold
 from keyspace.transitions.pass_receipt import Pass, stale_by_stop
+from keyspace.transitions.settle_compensation import settle_undo_success
 from keyspace.transitions.stale_result import keep_stale_result
 from keyspace.transitions.work import (
     Accepted,
@@ -153,6 +154,10 @@ async def continue_run(
         return Continued(outcome, Stale("result_stale"))
     if not isinstance(outcome, Settling):
         return await _after_replay(tx, workspace, work, ending, hold, value_bytes_max)
+    if work.kind is WorkKind.COMPENSATION:
+        # No pass follows an undo: whatever was announced with it, it is settled as any undo is.
+        await settle_undo_success(tx, workspace, work, outcome, digest)
+        return Continued(Accepted(), Stale("no_pass_of_undo"))
     outcome = await meet_deadline_settling(tx, workspace, work, outcome, digest)
     failure = unrecordable(outcome.run, outcome.step.step_id, len(value), value_bytes_max)
     if failure is not None:

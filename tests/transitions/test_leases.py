@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import msgspec
 import pytest
-from world import LEASE_MS, World, work_of
+from test_races import prepared, race
+from world import LEASE_MS, EagerClock, World, work_of
 
-from keyspace.layout import DUE_APP, READY_APP, bucket_of, shard_of_workspace
+from keyspace.layout import DUE_APP, ITEM, READY_APP, RUN, bucket_of, shard_of_workspace
 from keyspace.lifecycle import AttemptState, ItemState, StepState
 from keyspace.limits import LOSS_DELAY_MS_MAX, RENEW_ITEMS_MAX, SHARDS
 from keyspace.queue.leases import expired_leases
 from keyspace.queue.pointers import clear_due_pointer, due_in_application, due_in_shard
 from keyspace.records.work import LaneKind, WorkKind, application_lane
+from keyspace.store.embedded import memory_store
+from keyspace.store.fault import FaultStore
+from keyspace.store.fault_plan import CommitFault, FaultPlan
 from keyspace.transitions.lose_lease import Loss
 from keyspace.transitions.work import Accepted, Stale
 from keyspace.tx import Tx
@@ -363,4 +369,48 @@ async def test_the_attempt_that_is_lost_shows_as_unknown(world: World) -> None:
     before = await world.dump()
     assert await world.lose(work.item_id) is Loss.NOT_LOST
     assert await world.dump() == before
+    await world.check()
+
+
+async def test_work_that_its_run_does_not_name_is_dropped(world: World) -> None:
+    """keyspace/README "One item a run": what no run owns is not handed out, and goes."""
+    run = await world.start_run()
+    assert run.item_id is not None
+
+    async def disown(tx: Tx) -> None:
+        tx.put(RUN.at("acme", run.run_id), msgspec.structs.replace(run, item_id=None))
+
+    await world.run("disown", disown)
+    assert await world.lease_many(1) == []
+    assert await world.item(run.item_id) is None
+
+
+@pytest.mark.parametrize("kind", ["pass", "effect"])
+async def test_of_two_claimers_one_gets_it(kind: str) -> None:
+    """RFD 2, "Dispatchers scan vested work, acquire a random-token lease": an item is leased once, whoever looked first."""
+    world, store = await prepared()
+    work = await world.lease_pass() if kind == "effect" else None
+    if work is not None:
+        await world.declare(work)
+
+    async def claim(world: World, _: Any) -> int:
+        return len(await world.lease_many(1))
+
+    assert await race(world, store, claim, claim, work) == (1, 0)  # type: ignore[arg-type]
+    (item,) = await world.records(ITEM)
+    assert item.delivery_count == 1
+    await world.check()
+
+
+async def test_a_lease_whose_commit_was_unknown_is_delivered() -> None:
+    """Case 001, for leases: without its receipt the item would stand leased to a session that never hears of it."""
+    clock = EagerClock()
+    plan = FaultPlan().at_commit(1, CommitFault.UNKNOWN_COMMITTED, transition="lease_items")
+    world = World(clock=clock, store=FaultStore(memory_store(clock=clock), plan, clock=clock))
+    await world.begin()
+    await world.hello()
+    await world.start_run()
+    (delivery,) = await world.lease_many(1)
+    assert delivery.item.delivery_count == 1
+    assert isinstance(await world.complete(work_of(delivery)), Accepted)
     await world.check()

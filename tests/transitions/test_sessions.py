@@ -178,3 +178,18 @@ async def test_an_instance_that_holds_something_is_not_forgotten(world: World) -
     assert await world.records(INSTANCE) == []
     assert await world.records(INSTANCE_WORK) == []
     assert not await close("session-1")
+
+
+async def test_an_old_proof_does_not_take_back_a_later_start(world: World) -> None:
+    """RFD 2, "A transport that proves": the proof is of one delivery; the same session may have started the next one."""
+    await world.start_run()
+    first = await world.start_step()
+    await world.hello("session-2")
+    assert await world.prove(first)
+    again = await world.start_attempt()
+    assert (again.item_id, again.generation) == (first.item_id, first.generation)
+    before = await world.dump()
+    assert not await world.prove(first)
+    assert await world.dump() == before
+    assert await world.prove(again)
+    await world.check()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from transitions.world import World, work_of
+from operator_verbs import cancel, start_undo
+from world import World, work_of
 
-from keyspace.lifecycle import ItemState
-from keyspace.transitions.work import Accepted, Stale
+from keyspace.lifecycle import CompensationState, ItemState, Recovery
+from keyspace.transitions.continue_run import Completion
+from keyspace.transitions.work import Accepted, Replayed, Stale
 
 
 @pytest.mark.case(41)
@@ -21,6 +23,38 @@ async def test_a_result_that_names_the_item_of_another_run_changes_nothing(world
     stored = await world.item(other.item_id)
     assert stored is not None and stored.state is ItemState.READY
     assert isinstance(await world.succeed(mine), Accepted)
+    await world.check()
+
+
+@pytest.mark.case(41)
+async def test_a_start_that_names_the_lease_of_another_run_starts_nothing(world: World) -> None:
+    """Case 041: under the other's lease nobody would ever lose it, and the other would have two holders."""
+    await world.start_run()
+    await world.start_run(payload=b"2")
+    for delivery in await world.lease_many(2):
+        await world.declare(work_of(delivery))
+    mine, others = (work_of(delivery) for delivery in await world.lease_many(2))
+    mixed = mine._replace(item_id=others.item_id, token=others.token)
+    assert await world.authorize(mixed) == Stale("lease_lost")
+    for work in (mine, others):
+        assert await world.leased_state(work) is ItemState.LEASED
+        assert isinstance(await world.authorize(work), Accepted)
+    await world.check()
+
+
+async def test_no_pass_follows_an_undo(world: World) -> None:
+    """ARCHITECTURE 6, "whatever becomes of the answer": an undo that announces a pass is an undo, and the unwind goes on."""
+    await world.start_run()
+    settled = await world.run_step("s1")
+    await world.run_step("s2")
+    await cancel(world, settled.run_id)
+    work = await start_undo(world)
+    told = await world.go_on(work, Completion(b"1"))
+    assert (told.result, told.answer, told.following) == (Accepted(), Stale("no_pass_of_undo"), None)
+    assert (await world.step(work.run_id, "s2")).compensation is CompensationState.DONE
+    assert (await world.go_on(work, Completion(b"1"))).result == Replayed()
+    assert isinstance(await world.succeed(await start_undo(world)), Accepted)
+    assert (await world.get_run(work.run_id)).recovery is Recovery.COMPENSATED
     await world.check()
 
 

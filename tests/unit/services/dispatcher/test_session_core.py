@@ -355,3 +355,26 @@ def test_whether_a_run_goes_on_here_is_asked_with_its_function(stays: bool) -> N
     answer = Answer(request=load.held.request, ref=load.held.ref, ending=Complete(value=msgspec.Raw(b"1")))
     assert core.received(answer, NOW_MS) == [Settle(answer, may_hold=stays)]
     assert asked == ["fulfil"]
+
+
+def succeeded(held: Held, **changes: str) -> Result:
+    ref = msgspec.structs.replace(held.ref, **changes)
+    return Result(request=held.request, ref=ref, outcome=Succeeded(value=msgspec.Raw(b"1")))
+
+
+def test_a_result_that_names_other_work_than_was_assigned_settles_nothing() -> None:
+    """Would catch a confused worker settling what another session holds, under a request of its own."""
+    core, held = core_with(HeldState.STARTED)
+    (told,) = core.received(succeeded(held, item="9" * 32), NOW_MS)
+    assert isinstance(told, Send) and isinstance(told.frame, Settled)
+    assert (told.frame.verdict, told.frame.code) == ("stale", "ref_mismatch")
+    assert held.state is HeldState.STARTED, "what it was assigned goes on"
+    assert kinds(core.received(succeeded(held), NOW_MS)) == ["Settle"]
+
+
+@pytest.mark.parametrize("state", [HeldState.STARTED, None])
+def test_a_report_that_is_repeated_while_it_is_being_settled_is_one(state: HeldState | None) -> None:
+    """Would catch two transactions at once for one report, the second of which is told that it lost."""
+    core, held = core_with(state)
+    assert kinds(core.received(succeeded(held), NOW_MS)) == ["Settle"]
+    assert core.received(succeeded(held), NOW_MS) == []

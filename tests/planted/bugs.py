@@ -1,0 +1,15 @@
+"""Every planted bug."""
+
+from __future__ import annotations
+
+from .bug import Bug
+from .dispatching import DISPATCHING
+from .leasing import LEASING
+from .queueing import QUEUEING
+from .settling import SETTLING
+from .stopping import STOPPING
+from .waiting_work import WAITING_WORK
+
+__all__ = ["BUGS"]
+
+BUGS: tuple[Bug, ...] = (*QUEUEING, *LEASING, *SETTLING, *STOPPING, *WAITING_WORK, *DISPATCHING)

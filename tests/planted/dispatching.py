@@ -1,0 +1,128 @@
+"""Bugs of the dispatcher: its sessions, their capacity, recovery and the books of due work."""
+
+from __future__ import annotations
+
+from .bug import Bug
+
+__all__ = ["DISPATCHING"]
+
+CORE = "services/dispatcher/session_core.py"
+CORE_TESTS = "tests/unit/services/dispatcher/test_session_core.py"
+CONTINUATION = "tests/unit/services/dispatcher/test_session_continuation.py"
+BOOK = "services/lanes/duebook.py"
+BOOK_TESTS = "tests/unit/services/lanes/test_duebook.py"
+
+DISPATCHING: tuple[Bug, ...] = (
+    Bug(
+        name="reserved seats do not count",
+        file=CORE,
+        old="        return max(0, self.capacity - len(self._held) - len(self._reserved))",
+        new="        return max(0, self.capacity - len(self._held))",
+        why="more is assigned than a worker has declared, and waits inside it",
+        tests=(CORE_TESTS,),
+    ),
+    Bug(
+        name="a leaving session takes work",
+        file=CORE,
+        old="        return not self._is_leaving and not self._is_draining",
+        new="        return not self._is_leaving",
+        why="a worker that drains is given work for ever",
+        tests=(CORE_TESTS, CONTINUATION),
+    ),
+    Bug(
+        name="a start that nobody knows of is sent",
+        file=CORE,
+        old="        if verdict is None or held.is_returned:",
+        new="        if held.is_returned:",
+        why="an effect begins whose authorization may not have been committed",
+        tests=(CORE_TESTS,),
+    ),
+    Bug(
+        name="a refused start is sent",
+        file=CORE,
+        old="        if not isinstance(verdict, Stale):\n            held.state = HeldState.STARTING",
+        new="        if True:\n            held.state = HeldState.STARTING",
+        why="an effect begins that was not authorized",
+        tests=(CORE_TESTS,),
+    ),
+    Bug(
+        name="a result of another delivery",
+        file=CORE,
+        old="            if held.ref != frame.ref:",
+        new="            if False:",
+        why="a confused worker settles other work than it was given",
+        tests=(CORE_TESTS,),
+    ),
+    Bug(
+        name="a continued run never yields",
+        file=CORE,
+        old="chain_count >= CONTINUED_STEPS_MAX:",
+        new="chain_count >= CONTINUED_STEPS_MAX * 1_000:",
+        why="one long run keeps its seat while others wait",
+        tests=(CONTINUATION,),
+    ),
+    Bug(
+        name="a lost lease keeps its seat",
+        file=CORE,
+        old="            if held.state is HeldState.ASSIGNED and not held.was_started and held.lease_until_ms <= now_ms:",
+        new="            if False:",
+        why="a worker that never answers keeps its capacity for ever",
+        tests=(CORE_TESTS,),
+    ),
+    Bug(
+        name="a repeated report settles twice",
+        file=CORE,
+        old="        if frame.request in self._settling:\n            return []",
+        new="        if False:\n            return []",
+        why="one report is settled while it is being settled",
+        tests=(CORE_TESTS,),
+    ),
+    Bug(
+        name="the freest session is last",
+        file="services/dispatcher/seats.py",
+        old="    heap = [(-place.free_count, order, place.session) for order, place in enumerate(free)]",
+        new="    heap = [(place.free_count, order, place.session) for order, place in enumerate(free)]",
+        why="one worker gets everything while others are idle",
+        tests=("tests/unit/services/dispatcher/test_seats.py",),
+    ),
+    Bug(
+        name="an older release comes first",
+        file="services/dispatcher/seats.py",
+        old="    for position in sorted(by_position, reverse=True):",
+        new="    for position in sorted(by_position):",
+        why="a fleet does not converge to its newest release",
+        tests=("tests/unit/services/dispatcher/test_seats.py",),
+    ),
+    Bug(
+        name="recovery reads one page",
+        file="services/dispatcher/recovery.py",
+        old="            after = page[-1].key\n",
+        new="",
+        why="a page of leases that nobody can recover hides those behind it",
+        tests=("tests/unit/services/dispatcher/test_dispatch_cases.py",),
+    ),
+    Bug(
+        name="a bucket counts as scanned before it is over",
+        file=BOOK,
+        old="        self._scanned_to = scan.to_bucket - 1",
+        new="        self._scanned_to = scan.to_bucket + 60",
+        why="work that vests in the next minute is found at the next full scan",
+        tests=(BOOK_TESTS,),
+    ),
+    Bug(
+        name="pointers of a bucket that is not over are cleared",
+        file=BOOK,
+        old="        over_ms = now_ms - self._skew_ms\n",
+        new="        over_ms = now_ms + 10_000\n",
+        why="a process whose clock is behind enqueues behind the clearing",
+        tests=(BOOK_TESTS,),
+    ),
+    Bug(
+        name="a ring during a look is missed",
+        file=BOOK,
+        old="        due.is_hot = due.is_hot or has_more",
+        new="        due.is_hot = has_more",
+        why="work that came during a look waits for the next full scan",
+        tests=(BOOK_TESTS,),
+    ),
+)

@@ -1,0 +1,182 @@
+"""Bugs of leases, sessions and the start of work."""
+
+from __future__ import annotations
+
+from .bug import Bug
+
+__all__ = ["LEASING"]
+
+LEASES = "tests/transitions/test_leases.py"
+SESSIONS = "tests/transitions/test_sessions.py"
+REPEATABLE = "tests/transitions/test_repeatable.py"
+
+LEASING: tuple[Bug, ...] = (
+    Bug(
+        name="no fence of the session at a start",
+        file="keyspace/transitions/authorize_start.py",
+        old="    if instance is None or instance.session != session:",
+        new="    if instance is None:",
+        why="an old session starts what a newer hello has just proven not to have begun",
+        tests=(SESSIONS,),
+    ),
+    Bug(
+        name="an expired lease starts",
+        file="keyspace/transitions/authorize_start.py",
+        old="now_ms >= item.expires_at_ms:",
+        new="now_ms > item.expires_at_ms:",
+        why="the instant of expiry belongs to holder and recovery at once",
+        tests=(LEASES, "tests/unit/keyspace/test_deciders.py"),
+    ),
+    Bug(
+        name="a start under another's lease",
+        file="keyspace/transitions/authorize_start.py",
+        old="    if attempt.item_id != item.item_id:",
+        new="    if False:",
+        why="a reference that mixes two works starts one of them under the other's lease",
+        tests=("tests/transitions/test_worker_references.py",),
+    ),
+    Bug(
+        name="no record of what an instance has started",
+        file="keyspace/transitions/authorize_start.py",
+        old="    tx.put(\n        INSTANCE_WORK.at(workspace, instance_id, run.run_id, direction, step.step_id, attempt.generation), work.token\n    )\n",
+        new="",
+        why="a hello can prove nothing, and what never began stays Unknown",
+        tests=(SESSIONS, "tests/transitions/test_run_lifecycle.py"),
+    ),
+    Bug(
+        name="a proof by an older session",
+        file="keyspace/transitions/prove_not_started.py",
+        old="        or instance.session != session\n",
+        new="",
+        why="a hello that was held up takes back what a newer session has started, and it runs twice",
+        tests=(SESSIONS,),
+    ),
+    Bug(
+        name="a proof of another lease",
+        file="keyspace/transitions/prove_not_started.py",
+        old="        or attempt.token != token\n",
+        new="",
+        why="an old proof takes back a later start",
+        tests=(SESSIONS,),
+    ),
+    Bug(
+        name="a delayed hello takes the instance back",
+        file="keyspace/transitions/open_session.py",
+        old="    if earlier is not None and earlier.connection > connection:",
+        new="    if earlier is not None and earlier.connection < 0:",
+        why="behind it stands no worker; it would prove that what the newer one runs never began",
+        tests=(SESSIONS,),
+    ),
+    Bug(
+        name="a bye forgets unresolved work",
+        file="keyspace/transitions/open_session.py",
+        old="    if not await tx.is_empty(INSTANCE_WORK.span(workspace, instance_id)):\n        return False\n",
+        new="",
+        why="an instance disappears whose started work still needs it",
+        tests=(SESSIONS,),
+    ),
+    Bug(
+        name="a lost effect is delivered again",
+        file="keyspace/transitions/lost_attempt.py",
+        old="    return item.repeatable and not is_stopping and",
+        new="    return not is_stopping and",
+        why="an external effect happens twice and nobody has decided that",
+        tests=(LEASES,),
+    ),
+    Bug(
+        name="a lost effect is called repeatable",
+        file="keyspace/transitions/enqueue_attempt.py",
+        old="        repeatable=step.is_repeatable(direction),",
+        new="        repeatable=True,",
+        why="an external effect happens twice and nobody has decided that",
+        tests=(LEASES,),
+    ),
+    Bug(
+        name="repeatable work is delivered again after a stop",
+        file="keyspace/transitions/lost_attempt.py",
+        old="    is_stopping = run.stop is not None and direction_of(item.kind) is Direction.FORWARD",
+        new="    is_stopping = False",
+        why="forward work starts after the stop was acknowledged",
+        tests=(REPEATABLE,),
+    ),
+    Bug(
+        name="repeatable work is delivered for ever",
+        file="keyspace/transitions/lost_attempt.py",
+        old="attempt.loss_count + 1 < REPEATABLE_LOSSES_MAX",
+        new="attempt.loss_count < REPEATABLE_LOSSES_MAX",
+        why="a callback that kills its worker takes one worker more than was promised",
+        tests=(REPEATABLE,),
+    ),
+    Bug(
+        name="a withdrawn redelivery is fenced as never begun",
+        file="keyspace/transitions/stop_run.py",
+        old="    if attempt is not None and attempt.loss_count:\n        return leave_unknown",
+        new="    if False:\n        return leave_unknown",
+        why="an effect that may have happened is left out of the unwind without a word",
+        tests=(REPEATABLE,),
+    ),
+    Bug(
+        name="a lost attempt is not in the unresolved index",
+        file="keyspace/transitions/lost_attempt.py",
+        old="    tx.put(UNRESOLVED.at(workspace, *at), None)\n",
+        new="",
+        why="no operator ever hears of it",
+        tests=(LEASES,),
+    ),
+    Bug(
+        name="a held lease is recovered",
+        file="keyspace/transitions/lose_lease.py",
+        old="    if not is_expired and not (is_session_lost and item.kind is WorkKind.DISCOVERY):",
+        new="    if not is_expired and not is_session_lost:",
+        why="a callback that runs on behind a lost connection becomes Unknown at once",
+        tests=(LEASES,),
+    ),
+    Bug(
+        name="another's lease is recovered",
+        file="keyspace/transitions/lose_lease.py",
+        old="(token is not None and item.token != token)",
+        new="(token is not None and item.token is None)",
+        why="the end of an old session takes the work of a new one",
+        tests=(LEASES,),
+    ),
+    Bug(
+        name="an expired lease is renewed",
+        file="keyspace/transitions/renew_leases.py",
+        old="    if item.expires_at_ms is None or now_ms >= item.expires_at_ms:",
+        new="    if item.expires_at_ms is None:",
+        why="a process that was paused goes on as if nothing had been decided meanwhile",
+        tests=(LEASES,),
+    ),
+    Bug(
+        name="a lease is renewed for ever",
+        file="keyspace/transitions/renew_leases.py",
+        old="        until_ms = min(until_ms, item.renew_until_ms)",
+        new="        until_ms = max(until_ms, item.renew_until_ms)",
+        why="a callback that hangs is never lost",
+        tests=(LEASES,),
+    ),
+    Bug(
+        name="an authorized effect is given back",
+        file="keyspace/transitions/give_back.py",
+        old="    if item.state is ItemState.AUTHORIZED and item.kind is WorkKind.DISCOVERY:",
+        new="    if item.state is ItemState.AUTHORIZED:",
+        why="a worker's word alone starts an effect a second time",
+        tests=(LEASES,),
+    ),
+    Bug(
+        name="work that its run does not name is handed out",
+        file="keyspace/transitions/lease_items.py",
+        old="        if run is None or run.item_id != item.item_id:",
+        new="        if run is None:",
+        why="two works of one run are under way at once",
+        tests=(LEASES,),
+    ),
+    Bug(
+        name="a lease whose commit was unknown is forgotten",
+        file="keyspace/transitions/lease_items.py",
+        old="        tried[item.item_id] = seat\n",
+        new="",
+        why="the item stands leased to a session that never hears of it",
+        tests=(LEASES,),
+    ),
+)
