@@ -73,9 +73,9 @@ WAITING_WORK: tuple[Bug, ...] = (
     ),
     Bug(
         name="a page is not held to its share",
-        file="keyspace/transitions/expand_event.py",
-        old="        if admitted and reserved_bytes > half_bytes:",
-        new="        if admitted and reserved_bytes > half_bytes * 1_000:",
+        file="keyspace/transitions/binding_page.py",
+        old="        if admitted >= at_least and needed_bytes > within_bytes:",
+        new="        if admitted >= at_least and needed_bytes > within_bytes * 1_000:",
         why="a fan-out page outgrows its transaction and never commits",
         tests=(EXPAND,),
     ),
