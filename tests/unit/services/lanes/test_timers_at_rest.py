@@ -1,0 +1,152 @@
+"""A hundred thousand timers whose time is far away: firing one that is due reads as much as among ten."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import pytest
+from prometheus_client import CollectorRegistry
+from test_lane_pump import HANDLERS, pass_time, turns
+from transitions.world import World
+
+from keyspace.clock import VirtualClock
+from keyspace.keyspace import Keyspace
+from keyspace.lifecycle import StepState
+from keyspace.queue import items
+from keyspace.records.run import RetryRecord
+from keyspace.records.work import ItemRecord, LaneKind, WorkKind, server_lane
+from keyspace.store.api import Store, Transaction
+from keyspace.store.embedded import memory_store
+from keyspace.store.errors import RetryableError
+from keyspace.transitions.declaration import TimerTerms
+from keyspace.transitions.work import Accepted
+from keyspace.tx import Tx
+from services.dispatcher.server_handlers import SERVER_LANES
+from services.lanes.metrics import LaneMetrics
+from services.lanes.options import LaneOptions
+from services.lanes.pump import LanePump
+
+ONCE = RetryRecord(attempts=1, initial_ms=0, coefficient=1.0, cap_ms=0)
+DELAY_MS = 60_000
+BATCH = 1_000
+FAR_MS = 3_600_000
+SPREAD_MS = 30 * 86_400_000
+
+
+@dataclass
+class Reads:
+    """What a process has read: calls of the store, and rows that came back."""
+
+    calls: int = 0
+    rows: int = 0
+
+
+class CountingStore:
+    """Behaves as `inner` and counts what is read through it."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.reads = Reads()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def begin(self) -> Transaction:
+        counting: Any = _Counting(self.reads, self.inner.begin())
+        made: Transaction = counting
+        return made
+
+    async def backoff(self, error: RetryableError, attempt_count: int) -> None:
+        await self.inner.backoff(error, attempt_count)
+
+
+class _Counting:
+    def __init__(self, reads: Reads, inner: Any) -> None:
+        self._reads = reads
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def get(self, *args: Any, **options: Any) -> Any:
+        self._reads.calls += 1
+        self._reads.rows += 1
+        return self._inner.get(*args, **options)
+
+    async def get_range(self, *args: Any, **options: Any) -> Any:
+        rows = await self._inner.get_range(*args, **options)
+        self._reads.calls += 1
+        self._reads.rows += len(rows)
+        return rows
+
+
+async def load_at_rest(world: World, count: int) -> None:
+    """Write the work of timers that lie an hour to a month ahead, through the layout, many in one transaction."""
+    rng = random.Random(count)
+    now_ms = world.clock.now_ms()
+    for first in range(0, count, BATCH):
+        batch = [
+            ItemRecord(
+                item_id=world.keyspace.mint(),
+                kind=WorkKind.TIMER,
+                lane=server_lane(LaneKind.TIME).stored,
+                target="ff" * 16,
+                step_id="nap",
+                priority=4,
+                vesting_ms=now_ms + FAR_MS + rng.randrange(SPREAD_MS),
+                ordinal=1,
+                generation=1,
+                operation_id="00" * 16,
+                repeatable=True,
+                enqueued_at_ms=now_ms,
+            )
+            for _ in range(min(BATCH, count - first))
+        ]
+
+        async def write(tx: Tx, batch: list[ItemRecord] = batch) -> None:
+            for item in batch:
+                items.enqueue(tx, "acme", item)
+
+        await world.run("load_at_rest", write)
+
+
+async def reads_of_one_firing(count: int) -> tuple[Reads, Reads]:
+    """Return what a process reads while it fires one timer among `count` at rest, and in as long a time with none due."""
+    world = World(clock=VirtualClock())
+    await world.begin()
+    await world.hello()
+    await load_at_rest(world, count)
+    run = await world.start_run()
+    store = CountingStore(memory_store(clock=world.clock, engine=world.engine))
+    keyspace: Any = Keyspace(store, clock=world.clock, prefix=world.keyspace.prefix, rng=random.Random(1))
+    metrics = LaneMetrics(CollectorRegistry(), "lanes")
+    pump = LanePump(keyspace, SERVER_LANES, HANDLERS, LaneOptions(), metrics, process_id="d1", peers=lambda: ["d1"])
+    async with anyio.create_task_group() as group:
+        group.start_soon(pump.run)
+        await turns()
+        nap = TimerTerms(delay_ms=DELAY_MS)
+        assert await world.declare(await world.lease_pass(), "nap", retry=ONCE, terms=nap) == Accepted()
+        await pass_time(world, DELAY_MS - 3_000)
+        store.reads.calls = store.reads.rows = 0
+        await pass_time(world, 6_000)
+        firing = Reads(store.reads.calls, store.reads.rows)
+        assert (await world.step(run.run_id, "nap")).state is StepState.COMPLETED
+        await pass_time(world, 6_000)
+        store.reads.calls = store.reads.rows = 0
+        await pass_time(world, 6_000)
+        group.cancel_scope.cancel()
+    return firing, Reads(store.reads.calls, store.reads.rows)
+
+
+@pytest.mark.case(29)
+async def test_what_waits_far_ahead_costs_nothing_now() -> None:
+    """S3, S4 and case 029: unvested work is never read, and idle cost does not grow with what is waiting."""
+    few, idle_few = await reads_of_one_firing(10)
+    many, idle_many = await reads_of_one_firing(100_000)
+    print(f"\nfiring one among 10: {few}; among 100,000: {many}; idle: {idle_few}, {idle_many}")
+    assert many == few
+    assert idle_many == idle_few
+    assert few.rows - idle_few.rows < 40
