@@ -37,6 +37,21 @@ async def once(ctx: Context, request: Request) -> int:
     return await ctx.step.run("only", work, request, 0)
 
 
+@app.function(on="field.sleepy")
+async def sleepy(ctx: Context, request: Request) -> int:
+    await ctx.step.sleep("nap", f"{request['sleep_ms']}ms")
+    return await ctx.step.run("only", work, request, 0)
+
+
+@app.function(on="field.telling")
+async def telling(ctx: Context, request: Request) -> str:
+    """Emits the event that starts `once`, between two steps."""
+    await ctx.step.run("first", work, request, 0)
+    event = await ctx.step.send_event("tell", "field.once", request, correlation={"from": ctx.run_id})
+    await ctx.step.run("third", work, request, 1)
+    return event
+
+
 @app.function(on="field.second-try")
 async def second_try(ctx: Context, request: Request) -> int:
     """Fails once; on its way to the second attempt each process waits for a gate of its own, in code outside steps."""
