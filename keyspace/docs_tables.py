@@ -11,13 +11,29 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from itertools import product
 
 from keyspace import transitions
+from keyspace.decisions import (
+    ATTEMPTS,
+    IMPOSSIBLE,
+    IMPOSSIBLE_PASSES,
+    MEANINGS,
+    PASSES,
+    Decision,
+    Event,
+    Follows,
+    PassEvent,
+    PassStanding,
+    Situation,
+    Standing,
+)
 from keyspace.layout import LEAVES
 from keyspace.leaf import ElementType
 from keyspace.lifecycle import MACHINES
+from keyspace.records.work import Direction
 
-__all__ = ["SECTIONS", "key_table", "state_pictures", "transition_table"]
+__all__ = ["SECTIONS", "decision_tables", "key_table", "state_pictures", "transition_table"]
 
 _FACTS = ("Reads", "Writes", "Conflicts", "Budget", "Idempotent")
 _FACT = re.compile(r"\b(" + "|".join((*_FACTS, "Source")) + r"):\s+")
@@ -97,9 +113,75 @@ def state_pictures() -> str:
     return "\n\n".join(f"### {name.capitalize()}\n\n{_picture(machine)}" for name, machine in MACHINES.items())
 
 
+_UNTOLD = frozenset(("accepted", "nothing", "returned", "redelivered", "unknown", "stopped"))
+"""Answers that a cell leaves out, because what follows says as much."""
+
+
+def _decision(decision: Decision) -> str:
+    """Return a cell: what is told when it is more than that it counts, what the attempt becomes, what follows."""
+    told = "" if decision.answer in _UNTOLD else f"`{decision.answer}`"
+    became = "" if decision.attempt is None else decision.attempt.value
+    follows = "" if decision.follows is Follows.SAME else decision.follows.value
+    return "; ".join(part for part in (told, became, follows) if part) or Follows.SAME.value
+
+
+def _decision_rows(
+    rows: Iterator[tuple[Situation, StrEnum, list[Decision]]],
+) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of a table, those of one standing together, situations in which everything is the same as one."""
+    merged: dict[tuple[StrEnum, tuple[Decision, ...]], list[str]] = {}
+    for situation, standing, decisions in rows:
+        merged.setdefault((standing, tuple(decisions)), []).append(situation.value)
+    order = {standing: index for index, standing in enumerate(dict.fromkeys(standing for standing, _ in merged))}
+    for (standing, found), situations in sorted(merged.items(), key=lambda row: order[row[0][0]]):
+        yield standing.value, "; ".join(situations), *(_decision(decision) for decision in found)
+
+
+def _attempt_decisions(direction: Direction) -> str:
+    rows = (
+        (situation, standing, [ATTEMPTS[direction, situation, standing, event] for event in Event])
+        for situation, standing in product(Situation, Standing)
+        if (direction, situation, standing) not in IMPOSSIBLE
+    )
+    return _rows(("attempt", "run", *(event.value for event in Event)), _decision_rows(rows))
+
+
+def _pass_decisions() -> str:
+    rows = (
+        (situation, standing, [PASSES[situation, standing, event] for event in PassEvent])
+        for situation, standing in product(Situation, PassStanding)
+        if (situation, standing) not in IMPOSSIBLE_PASSES
+    )
+    return _rows(("pass", "run", *(event.value for event in PassEvent)), _decision_rows(rows))
+
+
+def _reasons() -> str:
+    reasons: dict[str, list[str]] = {}
+    for (direction, situation, attempt), reason in IMPOSSIBLE.items():
+        of = "undo" if direction is Direction.COMPENSATION else "attempt"
+        reasons.setdefault(reason, []).append(f"{of} {attempt} in {situation}")
+    for (situation, standing), reason in IMPOSSIBLE_PASSES.items():
+        reasons.setdefault(reason, []).append(f"pass {standing} in {situation}")
+    return "\n".join(f"- {reason} ({len(pairs)} pairs, such as: {pairs[0]})" for reason, pairs in reasons.items())
+
+
+def decision_tables() -> str:
+    """Return what every event comes to, of forward attempts, of compensations and of passes, and what cannot stand so."""
+    return "\n\n".join(
+        (
+            _rows(("word", "what follows"), ((word.value, meaning) for word, meaning in MEANINGS.items())),
+            f"### Forward attempts\n\n{_attempt_decisions(Direction.FORWARD)}",
+            f"### Compensations\n\n{_attempt_decisions(Direction.COMPENSATION)}",
+            f"### Discovery passes\n\n{_pass_decisions()}",
+            f"### What cannot stand so\n\n{_reasons()}",
+        )
+    )
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "keys": key_table,
     "transitions": transition_table,
     "states": state_pictures,
+    "decisions": decision_tables,
 }
 """What the page's marked sections are made from, by the marker's name."""

@@ -1,7 +1,8 @@
 """The state machines of RFD 1 and RFD 2 as tables: run, step, attempt, compensation and work item.
 
 Each table says, for a state and an event, the state that follows. `advance` is the only function that applies an edge;
-what is not in a table raises IllegalEdge and changes nothing. keyspace/README.md draws these tables.
+what is not in a table raises IllegalEdge and changes nothing. keyspace/README.md draws these tables; which edge an event
+takes, in every situation that there is, `decisions.py` says.
 
 A run's phase and its two outcomes are separate (RFD 2, "A run moves through"): `Execution` says how forward work ended,
 `Recovery` what became of the unwind, and the latter is set only when the run terminalizes.
