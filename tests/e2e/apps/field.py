@@ -82,6 +82,19 @@ async def repeatable(ctx: Context, request: Request) -> str:
     return await ctx.step.run("wait", wait_for_gate, request, idempotent=True)
 
 
+@app.function(on="field.hurried", timeout="2s")
+async def hurried(ctx: Context, request: Request) -> str:
+    await ctx.step.run("first", work, request, 0, compensate=undo)
+    return await ctx.step.run("wait", wait_for_gate, request, compensate=undo)
+
+
+@app.function(on="field.overdue", timeout="1s")
+async def overdue(ctx: Context, request: Request) -> None:
+    """Waits for its next attempt when its time is over."""
+    await ctx.step.run("first", work, request, 0, compensate=undo)
+    await ctx.step.run("never", fail, retry=Retry(attempts=2, initial="1h", cap="1h"))
+
+
 @app.function(on="field.blocking")
 async def blocking(ctx: Context, request: Request) -> str:
     return await ctx.step.run("block", block, request)
@@ -126,6 +139,14 @@ async def work(request: Request, total: int) -> int:
     await asyncio.sleep(request.get("work_ms", 0) / 1_000)
     mark("end", request)
     return total + 1
+
+
+def undo(_: object) -> None:
+    mark("undone", {})
+
+
+def fail() -> None:
+    raise RuntimeError("not now")
 
 
 def fail_once(request: Request) -> int:
