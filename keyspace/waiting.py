@@ -42,7 +42,10 @@ def waiting_for(
         )
     if item is None and run.phase is Phase.DEFINITION_BLOCKED:
         since_ms = run.updated_at_ms if blocker is None else blocker.first_seen_at_ms
-        return Waiting("fix", f"{_conflict(blocker)} Give one of the two calls another id and deploy.", since_ms)
+        until_ms = None if blocker is None else blocker.probe_due_ms
+        return Waiting(
+            "fix", f"{_conflict(blocker)} Give one of the two calls another id and deploy.", since_ms, until_ms
+        )
     if item is None:
         return Waiting(
             "operator",

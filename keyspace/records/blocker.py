@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from keyspace.limits import PROBE_DELAY_MS_INITIAL, PROBE_DELAY_MS_MAX
 from keyspace.records.codec import Record, RecordCodec
 
-__all__ = ["BLOCKER", "WAKE", "BlockReason", "BlockerRecord", "CallSite", "WakeRecord"]
+__all__ = ["BLOCKER", "WAKE", "BlockReason", "BlockerRecord", "CallSite", "WakeRecord", "probe_delay_ms"]
+
+
+def probe_delay_ms(probe_count: int) -> int:
+    """Return the delay before the next probe after `probe_count` of them: 1 min, doubling to 1 h.
+
+    Source: RFD 2, "so their blockers use a capped low-frequency delayed probe".
+    """
+    return min(PROBE_DELAY_MS_MAX, PROBE_DELAY_MS_INITIAL << min(probe_count, 30))
 
 
 class BlockReason(StrEnum):
@@ -52,6 +61,11 @@ class BlockerRecord(Record, frozen=True, kw_only=True, array_like=True):
         A worker that names no release announces none, and one that is older than the preferred release says nothing of it.
         """
         return not self.position or self.head_position > self.position
+
+    @property
+    def probe_due_ms(self) -> int | None:
+        """When the probe that waits is due (Unix epoch milliseconds); None when none waits."""
+        return None if self.probe_item is None else self.seen_at_ms + probe_delay_ms(self.probe_count)
 
 
 class WakeRecord(Record, frozen=True, kw_only=True, array_like=True):

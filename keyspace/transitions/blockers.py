@@ -11,9 +11,9 @@ from keyspace.layout import BLOCKED, BLOCKER, ITEM
 from keyspace.leaf import Key
 from keyspace.lifecycle import RUN as RUN_TABLE
 from keyspace.lifecycle import Phase, RunEvent, advance
-from keyspace.limits import PRIORITY_DEFAULT, PROBE_DELAY_MS_INITIAL, PROBE_DELAY_MS_MAX
+from keyspace.limits import PRIORITY_DEFAULT
 from keyspace.queue import items
-from keyspace.records.blocker import BlockerRecord, BlockReason
+from keyspace.records.blocker import BlockerRecord, BlockReason, probe_delay_ms
 from keyspace.records.run import RunRecord
 from keyspace.records.work import ItemRecord, LaneKind, WorkKind, server_lane
 from keyspace.transitions.work import new_discovery_item, save_run
@@ -25,7 +25,6 @@ __all__ = [
     "clear_blocker",
     "enqueue_probe",
     "look_again",
-    "probe_delay_ms",
     "unblock",
 ]
 
@@ -38,14 +37,6 @@ def blocker_key(workspace: str, run_id: str) -> Key[BlockerRecord]:
 def blocked_key(workspace: str, run: RunRecord) -> Key[None]:
     """Return the run's place among the blocked runs of its function."""
     return BLOCKED.at(workspace, run.application, run.function, run.run_id)
-
-
-def probe_delay_ms(probe_count: int) -> int:
-    """Return the delay before the next probe after `probe_count` of them: 1 min, doubling to 1 h.
-
-    Source: RFD 2, "so their blockers use a capped low-frequency delayed probe".
-    """
-    return min(PROBE_DELAY_MS_MAX, PROBE_DELAY_MS_INITIAL << min(probe_count, 30))
 
 
 def enqueue_probe(tx: Tx, workspace: str, run: RunRecord, probe_count: int, now_ms: int) -> ItemRecord:

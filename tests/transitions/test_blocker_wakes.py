@@ -34,12 +34,11 @@ from keyspace.limits import (
     WAKE_PAGE_ITEMS,
     WAKE_RUN_BYTES,
 )
-from keyspace.records.blocker import CallSite
+from keyspace.records.blocker import CallSite, probe_delay_ms
 from keyspace.records.run import RunRecord
 from keyspace.records.work import ItemRecord, LaneKind, WorkKind
 from keyspace.store.embedded import memory_store
 from keyspace.transitions.block_run import DefinitionConflict, block_run
-from keyspace.transitions.blockers import probe_delay_ms
 from keyspace.transitions.probe_definition import Probe
 from keyspace.transitions.rediscover_run import RediscoverOutcome
 from keyspace.transitions.wake_blocked import Woken, wake_blocked, wake_id_of
@@ -61,6 +60,7 @@ async def versioned_run(world: World, name: str = "v1") -> RunRecord:
 # -- a newly preferred release
 
 
+@pytest.mark.case(10)
 @pytest.mark.case(52)
 async def test_a_newly_preferred_release_wakes_the_blocked_runs_of_its_functions(empty: World) -> None:
     """RFD 1, "A newly preferred connected release wakes blocked runs for its functions"; the others sleep on."""
@@ -72,6 +72,7 @@ async def test_a_newly_preferred_release_wakes_the_blocked_runs_of_its_functions
     assert await wakes(empty) == []
     v2 = await release(empty, "v2", "fulfil")
     (item,) = [item for item in await empty.records(ITEM) if item.kind is WorkKind.RELEASE_WAKE]
+    assert item.state is ItemState.READY and item.token is None, "no duty hangs on a lease"
     assert (item.where.kind, item.target) == (LaneKind.PROBE, wake_id_of("shop", "fulfil"))
     await empty.check()
     assert [one.kind for one in await run_probe_lane(empty)] == [WorkKind.RELEASE_WAKE]
@@ -274,6 +275,9 @@ async def test_a_probe_looks_again_for_a_worker_that_names_no_release(world: Wor
         blocker = await blocker_of(world, run.run_id)
         assert blocker is not None and blocker.probe_item is not None
         item_id = blocker.probe_item
+        item = await world.item(item_id)
+        assert item is not None and item.vesting_ms == blocker.probe_due_ms == blocker.seen_at_ms + expected_ms
+        assert item.state is ItemState.READY and item.token is None, "no duty hangs on a lease"
         world.clock.advance(expected_ms - 1)
         assert await probe(world, run.run_id, item_id) is Probe.NOT_DUE
         assert await run_probe_lane(world) == []

@@ -97,6 +97,8 @@ def show(run: str, is_json: bool, **where: str) -> None:
         click.echo(f"waiting   {found['waiting']['sentence']}")
     if found["blocker"]:
         _show_blocker(found["blocker"])
+        if found["waiting"]["word"] == "fix" and found["waiting"]["until_ms"]:
+            click.echo(f"  next    looked at again {instant(found['waiting']['until_ms'])}")
     if found["failure"]:
         click.echo(f"failure   {found['failure']['category']}: {found['failure']['message']}")
     click.echo(f"input     {bytes(raw['input']).decode()}")

@@ -117,7 +117,10 @@ def test_a_blocked_run_says_what_to_fix() -> None:
     blocker = msgspec.structs.replace(EARLIER, first=FIRST, duplicate=AGAIN)
     waiting = waiting_for(blocked(item_id=None), None, NOW_MS, blocker=blocker)
     assert waiting is not None
-    assert (waiting.word, waiting.since_ms) == ("fix", 5)
+    assert (waiting.word, waiting.since_ms, waiting.until_ms) == ("fix", 5, None)
+    probed = msgspec.structs.replace(blocker, probe_item=ITEM_ID, probe_count=1)
+    until = waiting_for(blocked(item_id=None), None, NOW_MS, blocker=probed)
+    assert until is not None and until.until_ms == probed.seen_at_ms + 120_000, "when it is looked at by itself"
     assert waiting.sentence == (
         "Step id 'twice' is used twice in one pass, first at a.py:1 (a), again at b.py:2. "
         "Give one of the two calls another id and deploy."

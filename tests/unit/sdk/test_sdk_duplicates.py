@@ -95,6 +95,27 @@ async def test_duplicates_inside_gather(is_recorded: bool) -> None:
     await watched.close()
 
 
+KINDS = {
+    "run": lambda ctx, step_id: ctx.step.run(step_id, never),
+    "sleep": lambda ctx, step_id: ctx.step.sleep(step_id, "1h"),
+    "sleep_until": lambda ctx, step_id: ctx.step.sleep_until(step_id, 1),
+    "send_event": lambda ctx, step_id: ctx.step.send_event(step_id, "some.event"),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), [(a, b) for a in KINDS for b in KINDS])
+async def test_one_id_across_kinds(first: str, second: str) -> None:
+    """Case 052, "one id across step, timer, wait, invocation and emission": an id is one operation, whatever its kind."""
+
+    async def flow(ctx: Context) -> None:
+        await KINDS[first](ctx, "a")
+        await KINDS[second](ctx, "a")
+
+    watched = Watched(flow, StepMemo(id="a"))
+    assert (await blocked(watched)).step == "a"
+    await watched.close()
+
+
 async def test_a_duplicate_on_a_rare_branch() -> None:
     """Case 052, "a duplicate only on a rare branch after the first result is durable"; RFD 1, "Mutually exclusive branches"."""
 

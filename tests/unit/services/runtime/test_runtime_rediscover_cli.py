@@ -53,6 +53,7 @@ def test_a_blocked_run_shows_what_to_fix(cli: Cli) -> None:
         "another id",
     ):
         assert part in shown
+    assert "next    looked at again" in shown, "its worker names no release, so it is probed"
     (listed,) = cli.json("runs", "list", "--status", "definition_blocked")
     assert (listed["run"], listed["waiting"]["word"]) == (run_id, "fix")
     assert "definition-blocked" in cli.out("runs", "history", run_id)
