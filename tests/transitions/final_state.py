@@ -31,6 +31,7 @@ DELIVERY_KINDS = {
     HistoryKind.ATTEMPT_AUTHORIZED,
     HistoryKind.ATTEMPT_UNKNOWN,
     HistoryKind.ATTEMPT_NOT_STARTED,
+    HistoryKind.ATTEMPT_REDELIVERED,
 }
 """Entries that tell of deliveries: a crash adds some; all others must be the same whatever crashed."""
 
