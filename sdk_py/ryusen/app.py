@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
@@ -35,6 +35,7 @@ class Function:
         input_type: that parameter's type.
         output_type: the type the handler returns.
         timeout_ms: how long one run may take, in milliseconds; None is for ever.
+        siblings: all functions of its application by name, itself included; a view that grows with the application.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Function:
     input_type: Any
     output_type: Any
     timeout_ms: int | None = None
+    siblings: Mapping[str, Function] = field(default_factory=dict, repr=False, compare=False)
 
 
 class App:
@@ -108,7 +110,7 @@ class App:
                 raise ConfigurationError("the function name is taken", name=function.name, application=self.name)
             if len(self._functions) >= FUNCTIONS_MAX:
                 raise ConfigurationError("too many functions in one application", limit=FUNCTIONS_MAX)
-            self._functions[function.name] = function
+            self._functions[function.name] = replace(function, siblings=self.functions)
             return handler
 
         return register if handler is None else register(handler)

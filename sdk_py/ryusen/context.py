@@ -10,8 +10,10 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar, overload
 
 from ryusen.annotations import result_annotation
+from ryusen.app import Function
 from ryusen.durations import Duration, parse_duration_ms
 from ryusen.errors import DeclarationRefused, NotInAttempt
+from ryusen.invocations import Invoked, invocation_of
 from ryusen.protocol.frames import Emission, StepDeclaration, Timer
 from ryusen.protocol.limits import ATTEMPT_TIMEOUT_MS_MAX, LOCATION_CHARS_MAX
 from ryusen.retry import Retry
@@ -119,9 +121,10 @@ class Undo:
 class Step:
     """The steps of a run."""
 
-    def __init__(self, host: StepHost) -> None:
-        """Bind the steps to the pass that answers for them."""
+    def __init__(self, host: StepHost, functions: Mapping[str, Function] | None = None) -> None:
+        """Bind the steps to the pass that answers for them, and to the functions of its application by name."""
         self._host = host
+        self._functions = functions or {}
 
     @overload
     def run(
@@ -314,9 +317,72 @@ class Step:
         event_id: str = await self._settled_by_server(declaration)
         return event_id
 
-    async def _settled_by_server(self, declaration: StepDeclaration) -> Any:
-        """Return the recorded outcome of a step that the service settles."""
-        call = StepCall(declaration, None, (), {}, Any, contextvars.copy_context())
+    @overload
+    def invoke(
+        self,
+        id: str,
+        function: Callable[..., Awaitable[T]],
+        input: object = None,
+        /,
+        *,
+        timeout: Duration | None = None,
+        name: str | None = None,
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def invoke(
+        self,
+        id: str,
+        function: str,
+        input: object = None,
+        /,
+        *,
+        timeout: Duration | None = None,
+        name: str | None = None,
+    ) -> Coroutine[Any, Any, Any]: ...
+
+    def invoke(
+        self,
+        id: str,
+        function: Callable[..., Awaitable[Any]] | str,
+        input: object = None,
+        /,
+        *,
+        timeout: Duration | None = None,
+        name: str | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """Start another function of this application as a run of its own, and return what it returns.
+
+        The child has its own steps, retries and compensators. This run goes on when the child has ended, and if it failed,
+        when it has undone what it had done. When this run is stopped or out of time, so is the child, and this run ends after
+        it. A child that has completed is not undone with this run: undo it by a step or an invocation of its own.
+
+        Args:
+            id: names the step in its run, as for `run`.
+            function: a function of this application, or its name.
+            input: what it gets; a value of the type it declares or a portable one.
+            timeout: how long it may take, 0 to ten years; the function's own timeout and what is left of this run's hold too.
+                0 is over at once: nothing of the child runs.
+            name: shown to people in place of the id.
+
+        Raises:
+            StepFailed: the child did not complete: `child.failed`, `child.cancelled`, `child.timed_out`, or `sdk.timeout` for
+                a timeout of 0; or `sdk.invalid_result` when this run cannot carry what it returned.
+            DeclarationRefused: an argument is outside its bounds, the function is none of this application's when this run
+                was started, or the chain of invocations is 16 deep.
+        """
+        location = _caller()
+        return self._invoke(id, name, location, lambda: invocation_of(function, input, timeout, self._functions))
+
+    async def _invoke(self, step_id: str, name: str | None, location: str, invocation: Callable[[], Invoked]) -> Any:
+        require_names(step_id, name)
+        child, annotation = invocation()
+        declaration = server_step(step_id, name, location, kind="child", child=child)
+        return await self._settled_by_server(declaration, annotation)
+
+    async def _settled_by_server(self, declaration: StepDeclaration, annotation: Any = Any) -> Any:
+        """Return the recorded outcome of a step that the service settles, of the annotated type."""
+        call = StepCall(declaration, None, (), {}, annotation, contextvars.copy_context())
         return await self._host.resolve(call)
 
 
@@ -326,8 +392,8 @@ class Context:
 
     Attributes:
         run_id: this run.
-        event_id: the event that started it.
-        event_name: that event's name.
+        event_id: the event that started it; empty when another run did.
+        event_name: that event's name; empty when another run started it.
         function: this function's name.
         step: the durable steps.
     """

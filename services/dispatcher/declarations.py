@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import msgspec
 from ryusen.errors import InvalidValue
-from ryusen.protocol.frames import Emission, RetryPolicy, StepDeclaration, Timer
+from ryusen.protocol.frames import Child, Emission, RetryPolicy, StepDeclaration, Timer
 from ryusen.protocol.values import check_value, decode_value
 
 from keyspace.records.run import RetryRecord
-from keyspace.transitions.declaration import Declaration, EmissionTerms, ServerTerms, TimerTerms
+from keyspace.transitions.declaration import ChildTerms, Declaration, EmissionTerms, ServerTerms, TimerTerms
 
 __all__ = ["check_terms", "declaration_of"]
 
+_NOBODY = Child(function="", input=msgspec.Raw(b"null"))
 _NOTHING = Emission(event="", payload=msgspec.Raw(b'{"$bytes":""}'))
 
 
@@ -19,11 +20,13 @@ def check_terms(step: StepDeclaration) -> None:
     """Refuse terms whose values nobody could read later.
 
     An emission's payload travels as one bytes value, and those bytes become the event's payload as they are; whoever is
-    started by the event, or waits for it, reads them as a portable value.
+    started by the event, or waits for it, reads them as a portable value. A child's input is read by its first pass.
 
     Raises:
-        InvalidValue: the payload is not bytes, or they are no portable value.
+        InvalidValue: the payload is not bytes, or they are no portable value; a child's input is none.
     """
+    if step.kind == "child" and step.child is not None:
+        check_value(bytes(step.child.input))
     if step.kind == "emission" and step.emission is not None:
         check_value(_payload_of(step.emission))
 
@@ -55,6 +58,9 @@ def _terms(step: StepDeclaration) -> ServerTerms | None:
         return EmissionTerms(
             event_name=emission.event, payload=_payload_of(emission), correlation=dict(emission.correlation)
         )
+    if step.kind == "child":
+        child = step.child or _NOBODY
+        return ChildTerms(function=child.function, input=bytes(child.input), timeout_ms=child.timeout_ms)
     return None
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from keyspace.layout import EVENT_PAYLOAD, ITEM, OUTPUT, RUN, RUN_BY_FUNCTION, RUN_BY_STATUS, RUN_LIST
+from keyspace.layout import ITEM, OUTPUT, RUN, RUN_BY_FUNCTION, RUN_BY_STATUS, RUN_LIST
 from keyspace.lifecycle import Execution, Phase
 from keyspace.records.blocker import BlockerRecord
-from keyspace.records.run import FailureRecord, RunRecord, StopRecord, UnwindRecord
+from keyspace.records.run import FailureRecord, ParentRecord, RunRecord, StopRecord, UnwindRecord
 from keyspace.records.work import ItemRecord
+from keyspace.run_input import load_input
 from keyspace.store.api import KeyRange
 from keyspace.transitions.create_workspace import require_workspace
 from keyspace.transitions.names import check_id
@@ -22,7 +23,7 @@ from services.gateway.endpoints import Answer, Call, missing
 from services.gateway.operator_types import Cancellation, Stop
 from services.gateway.pages import PageRequest, read_rows
 from services.gateway.problems import ApiProblem
-from services.gateway.types import Deadline, Failure, Page, Run, RunSummary, Unwind, Waiting
+from services.gateway.types import Deadline, Failure, Page, Parent, Run, RunSummary, Unwind, Waiting
 
 __all__ = ["STATUSES", "cancel", "failure_view", "get_run", "list_runs", "load_run", "raw_details"]
 
@@ -66,9 +67,7 @@ async def get_run(call: Call) -> Answer:
         item = None
         if run.item_id is not None:
             item = await tx.load(ITEM.at(call.workspace, run.item_id), snapshot=True)
-        payload = await tx.load_blob(
-            EVENT_PAYLOAD, call.workspace, run.event_id, size_bytes=run.input_bytes, snapshot=True
-        )
+        payload = await load_input(tx, call.workspace, run)
         output = None
         if run.output_bytes is not None:
             output = await tx.load_blob(OUTPUT, call.workspace, run.run_id, size_bytes=run.output_bytes, snapshot=True)
@@ -112,7 +111,8 @@ def _explain(reply: StopReply, status: str) -> str:
         Phase.COMPENSATING: "No forward work starts any more; completed steps are being undone.",
     }.get(
         reply.phase,
-        "No forward work starts any more; a step that had begun, or whose outcome is unknown, is still waited for.",
+        "No forward work starts any more; a step that had begun, an invoked run that has not ended, or an outcome that is "
+        "unknown, is still waited for.",
     )
     return f"{first} {then}".strip()
 
@@ -172,8 +172,10 @@ def _summary(run: RunRecord, item: ItemRecord | None, blocker: BlockerRecord | N
         run=run.run_id,
         application=run.application,
         function=run.function,
-        event=run.event_id,
-        event_name=run.event_name,
+        event=run.event_id or None,
+        event_name=run.event_name or None,
+        parent=_parent(run.parent),
+        child=run.child_id,
         status=run.status,
         phase=run.phase.value,
         execution=run.execution and run.execution.value,
@@ -200,7 +202,7 @@ def _detail(
     summary = _summary(run, item, blocker, now_ms)
     return Run(
         **{name: getattr(summary, name) for name in summary.__struct_fields__},
-        binding=run.binding,
+        binding=run.binding or None,
         manifest_generation=run.manifest_generation,
         routing_generation=run.routing_generation,
         generation=run.generation,
@@ -221,6 +223,10 @@ def _deadline(run: RunRecord, now_ms: int) -> Deadline | None:
         return None
     left_ms = max(0, run.deadline_at_ms - now_ms) if run.phase in TIMED_PHASES else None
     return Deadline(at_ms=run.deadline_at_ms, source=run.deadline_source.value, left_ms=left_ms)
+
+
+def _parent(record: ParentRecord | None) -> Parent | None:
+    return None if record is None else Parent(run=record.run_id, step=record.step_id, depth=record.depth)
 
 
 def _stop(record: StopRecord | None) -> Stop | None:

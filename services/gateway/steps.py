@@ -153,6 +153,7 @@ def _step(record: StepRecord, attempts: list[Attempt]) -> Step:
         step=record.step_id,
         name=record.name,
         kind=record.kind.value,
+        child=None if record.server is None else record.server.child_id,
         state=record.state.value,
         compensation=record.compensation.value,
         ordinal=record.ordinal,

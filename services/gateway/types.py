@@ -261,14 +261,27 @@ class Unwind(_Answer, frozen=True, kw_only=True):
     skipped_count: int
 
 
+class Parent(_Answer, frozen=True, kw_only=True):
+    """The run and step that invoked a run; `depth` is 1 where that run was not invoked itself."""
+
+    run: str
+    step: str
+    depth: int
+
+
 class RunSummary(_Answer, frozen=True, kw_only=True):
-    """A run in a list. `status` is the phase, or how execution ended once the run is terminal."""
+    """A run in a list. `status` is the phase, or how execution ended once the run is terminal.
+
+    A run comes from an event or from a `parent`, never from both. `child` is the run that it waits for.
+    """
 
     run: str
     application: str
     function: str
-    event: str
-    event_name: str
+    event: str | None
+    event_name: str | None
+    parent: Parent | None
+    child: str | None
     status: str
     phase: str
     execution: str | None
@@ -286,7 +299,7 @@ class RunSummary(_Answer, frozen=True, kw_only=True):
 class Run(RunSummary, frozen=True, kw_only=True):
     """A run with its input and, once it has completed, its output."""
 
-    binding: str
+    binding: str | None
     manifest_generation: int
     routing_generation: int
     generation: int
@@ -336,12 +349,13 @@ class Step(_Answer, frozen=True, kw_only=True):
 
     `repeatable` says that an attempt that is lost is delivered again by itself; `undo_repeatable` says it of its compensator.
     `kind` is `callback`, or names a step that the service settles itself and that has no attempts: `due_at_ms` is the instant it
-    waits for, `event` the event it emitted.
+    waits for, `event` the event it emitted, `child` the run that it started.
     """
 
     step: str
     name: str
     kind: str
+    child: str | None
     state: str
     compensation: str
     ordinal: int

@@ -76,6 +76,7 @@ class StepView:
         compensation: what became of it in the unwind.
         due_at_ms: the instant that a step of the service's waits for, Unix epoch milliseconds.
         event: the id of the event that it emitted.
+        child: the id of the run that an invocation started; None of any other step.
     """
 
     id: str
@@ -87,6 +88,7 @@ class StepView:
     compensation: str
     due_at_ms: int | None = None
     event: str | None = None
+    child: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class RunView:
         id: its id.
         application: the application.
         function: the function.
-        event: the id of the event that started it.
+        event: the id of the event that started it; empty where a run did.
         status: running, completed, failed, ...
         recovery: what became of the unwind; None before the run has ended.
         output: what the function returned, of its annotated type; None before it completed.
@@ -134,6 +136,7 @@ class RunView:
         waiting: for whom or what a run that has not ended waits; empty otherwise.
         blocker: the step id that is used twice, while that keeps the run from going on.
         deadline_at_ms: when forward execution must have ended, Unix epoch milliseconds; None is never.
+        parent: the id of the run that invoked it; None where an event started it.
     """
 
     id: str
@@ -149,6 +152,7 @@ class RunView:
     waiting: str
     blocker: BlockerView | None = None
     deadline_at_ms: int | None = None
+    parent: str | None = None
 
     @property
     def kinds(self) -> list[str]:
@@ -194,6 +198,7 @@ async def read_run(tx: Tx, run_id: str, apps: Mapping[str, App]) -> RunView:
         waiting="" if waiting is None else waiting.sentence,
         blocker=_blocker(blocker),
         deadline_at_ms=run.deadline_at_ms,
+        parent=None if run.parent is None else run.parent.run_id,
     )
 
 
@@ -243,6 +248,7 @@ async def _step(tx: Tx, run_id: str, step: StepRecord, attempts: list[AttemptRec
         compensation=step.compensation.value,
         due_at_ms=None if step.server is None else step.server.due_at_ms,
         event=None if step.server is None else step.server.event_id,
+        child=None if step.server is None else step.server.child_id,
     )
 
 

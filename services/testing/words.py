@@ -39,7 +39,8 @@ def _attempt(data: Data) -> str:
 def _created(data: Data, at_ms: int) -> str:
     deadline_at_ms = data.get("deadline_at_ms")
     within = "" if deadline_at_ms is None else f"; it may take {shown_ms(deadline_at_ms - at_ms)}"
-    return f"the run of {data['function']} was created{within}"
+    invoked = f", invoked by step {data['parent_step']!r} of run {data['parent']}" if "parent" in data else ""
+    return f"the run of {data['function']} was created{invoked}{within}"
 
 
 def _declared(data: Data, at_ms: int) -> str:
@@ -48,6 +49,8 @@ def _declared(data: Data, at_ms: int) -> str:
         return f"{step} sleeps for {shown_ms(max(0, data['due_at_ms'] - at_ms))}"
     if data.get("kind") == StepKind.EMISSION:
         return f"{step} emits event {data['event']}"
+    if data.get("kind") == StepKind.CHILD:
+        return f"{step} invoked run {data['child']}"
     return f"{step} was declared"
 
 
@@ -57,7 +60,16 @@ def _completed(data: Data, _: int) -> str:
         return f"{step} woke"
     if data.get("kind") == StepKind.EMISSION:
         return f"{step} has emitted its event"
+    if data.get("kind") == StepKind.CHILD:
+        return f"{step} has what run {data['child']} returned"
     return f"{step} completed at attempt {data['attempt']}"
+
+
+def _failed(data: Data, _: int) -> str:
+    step = f"step {data['step']!r}"
+    if data.get("kind") == StepKind.CHILD:
+        return f"{step} failed by what run {data['child']} came to: {data['category']}"
+    return f"{step} failed for good after {data['attempts']} attempts"
 
 
 def _places(data: Data) -> str:
@@ -86,7 +98,7 @@ _SENTENCES: dict[str, Callable[[Data, int], str]] = {
         f"{_attempt(data)} is due in {shown_ms(max(0, data['eligible_at_ms'] - at_ms))}"
     ),
     HistoryKind.STEP_COMPLETED: _completed,
-    HistoryKind.STEP_FAILED: lambda data, _: f"step {data['step']!r} failed for good after {data['attempts']} attempts",
+    HistoryKind.STEP_FAILED: _failed,
     HistoryKind.STEP_OBSOLETE: lambda data, _: f"step {data['step']!r} is no longer in the code",
     HistoryKind.STEP_FENCED: lambda data, _: f"step {data['step']!r} will not start: the run is being stopped",
     HistoryKind.ATTEMPT_RESOLVED: lambda data, _: f"{_attempt(data)} was settled by an operator: {data['command']}",

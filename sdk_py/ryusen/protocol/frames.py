@@ -37,6 +37,7 @@ __all__ = [
     "Bye",
     "CallSite",
     "Cancel",
+    "Child",
     "Complete",
     "Declare",
     "DefinitionBlocked",
@@ -147,6 +148,17 @@ class Emission(_Part, frozen=True, kw_only=True, omit_defaults=True):
     correlation: dict[str, str] = {}
 
 
+class Child(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """A run to start of a function of the same application. `input` is the portable value it gets, byte for byte.
+
+    `timeout_ms` counts from when the server accepts the step; None is for as long as the function and this run may take.
+    """
+
+    function: str
+    input: msgspec.Raw
+    timeout_ms: int | None = None
+
+
 class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
     """The next unresolved step that a pass met. `kind` says who settles it: a callback, or the server by the terms beside it.
 
@@ -157,7 +169,7 @@ class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
 
     id: str
     name: str = ""
-    kind: Literal["callback", "timer", "emission"] = "callback"
+    kind: Literal["callback", "timer", "emission", "child"] = "callback"
     retry: RetryPolicy = RetryPolicy()
     timeout_ms: int | None = None
     compensable: bool = False
@@ -168,6 +180,7 @@ class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
     undo_repeatable: bool = False
     timer: Timer | None = None
     emission: Emission | None = None
+    child: Child | None = None
 
 
 class StepMemo(_Part, frozen=True, kw_only=True, omit_defaults=True):

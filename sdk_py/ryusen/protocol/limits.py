@@ -8,6 +8,7 @@ __all__ = [
     "BACKOFF_COEFFICIENT_MAX",
     "DETAILS_BYTES_MAX",
     "FUNCTIONS_MAX",
+    "INVOKE_TIMEOUT_MS_MAX",
     "LOCATION_CHARS_MAX",
     "MESSAGE_BYTES_MAX",
     "NAME_CHARS_MAX",
@@ -48,5 +49,7 @@ RUN_TIMEOUT_MS_MAX = 200_000_000_000_000
 """Milliseconds that a run may be given: no policy, but what keeps every deadline below the last instant there is."""
 TIMER_MS_MAX = 10 * 365 * 86_400_000
 """Milliseconds that a timer may lie ahead: ten years."""
+INVOKE_TIMEOUT_MS_MAX = 10 * 365 * 86_400_000
+"""Milliseconds that an invocation may be given: ten years."""
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The last instant there is, in Unix epoch milliseconds: the end of the year 9999."""

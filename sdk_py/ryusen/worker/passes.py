@@ -263,7 +263,7 @@ class Pass:
                 arguments = (decode_typed(given.payload, function.input_type),)
             except Exception as exc:  # noqa: BLE001 - validators and __post_init__ of the input's type are user code
                 return Fail(failure=msgspec.structs.replace(describe_exception(exc), category=INVALID_INPUT))
-        context = Context(given.run_id, given.event_id, given.event_name, function.name, Step(self))
+        context = Context(given.run_id, given.event_id, given.event_name, function.name, Step(self, function.siblings))
         try:
             value = await function.handler(context, *arguments)
         except BaseException as exc:  # noqa: BLE001 - SystemExit and cancellations of user code end the run, not the worker

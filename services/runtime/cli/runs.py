@@ -86,7 +86,7 @@ def show(run: str, is_json: bool, **where: str) -> None:
     found = msgspec.json.decode(answer)
     click.echo(f"run       {found['run']}")
     click.echo(f"function  {found['application']}/{found['function']} (manifest {found['manifest_generation']})")
-    click.echo(f"event     {found['event']} {found['event_name']}")
+    _show_origin(found)
     click.echo(f"status    {found['status']}" + (f", {found['recovery']}" if found["recovery"] else ""))
     click.echo(f"created   {instant(found['created_at_ms'])}  ended {instant(found['terminal_at_ms'])}")
     if found["deadline"]:
@@ -95,6 +95,8 @@ def show(run: str, is_json: bool, **where: str) -> None:
         click.echo(f"stopped   {found['stop']['reason']} {instant(found['stop']['at_ms'])} by {found['stop']['by']}")
     if found["waiting"]:
         click.echo(f"waiting   {found['waiting']['sentence']}")
+    if found["child"]:
+        click.echo(f"child     {found['child']}")
     if found["blocker"]:
         _show_blocker(found["blocker"])
         if found["waiting"]["word"] == "fix" and found["waiting"]["until_ms"]:
@@ -105,16 +107,16 @@ def show(run: str, is_json: bool, **where: str) -> None:
     if found["output_bytes"] is not None:
         click.echo(f"output    {bytes(raw['output']).decode()}")
     print_table(
-        ("step", "state", "class", "attempts", "declared", "settled", "last failure"),
+        ("step", "state", "class", "attempts", "declared", "settled", "child or last failure"),
         [
             (
                 step["step"],
                 styled_status(step["state"]),
-                "repeatable" if step["repeatable"] else "effectful",
+                _class_of(step),
                 str(len(step["attempts"])),
                 instant(step["declared_at_ms"]),
                 instant(step["settled_at_ms"]),
-                _last_failure(step),
+                _what_became(step),
             )
             for step in steps
         ],
@@ -219,6 +221,7 @@ def _intention(run: dict[str, Any]) -> str:
     begun = {
         "running": "what is running now goes on and its outcome is waited for, then ",
         "operator": "the attempt of unknown outcome must be settled, then ",
+        "child": "the run it waits for is stopped too and must end, then ",
     }.get(run["waiting"]["word"], "")
     count = run["completion_count"]
     steps = "1 completed step" if count == 1 else f"{count} completed steps"
@@ -243,6 +246,25 @@ def _pages(api: Api, run: str, after: int) -> Iterator[dict[str, Any]]:
 
 def _api(where: dict[str, str]) -> Api:
     return Api(where["url"], where["key"], where["workspace"])
+
+
+def _show_origin(run: dict[str, Any]) -> None:
+    parent = run["parent"]
+    if parent is None:
+        click.echo(f"event     {run['event']} {run['event_name']}")
+    else:
+        click.echo(f"parent    {parent['run']} step {parent['step']} (depth {parent['depth']})")
+
+
+def _class_of(step: dict[str, Any]) -> str:
+    """Return what the loss of an attempt means, or, of a step that has none, what it is."""
+    if step["kind"] != "callback":
+        return str(step["kind"])
+    return "repeatable" if step["repeatable"] else "effectful"
+
+
+def _what_became(step: dict[str, Any]) -> str:
+    return f"run {step['child']}" if step["child"] and not step["failure"] else _last_failure(step)
 
 
 def _last_failure(step: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ def test_names_and_policies_agree() -> None:
     assert sdk.ATTEMPT_TIMEOUT_MS_MAX == keyspace.ATTEMPT_TIMEOUT_MS_MAX
     assert sdk.LOCATION_CHARS_MAX == keyspace.LOCATION_CHARS_MAX
     assert sdk.TIMER_MS_MAX == keyspace.TIMER_MS_MAX
+    assert sdk.INVOKE_TIMEOUT_MS_MAX == keyspace.INVOKE_TIMEOUT_MS_MAX
     assert sdk.TIMESTAMP_MS_MAX == keyspace.TIMESTAMP_MS_MAX
 
 
