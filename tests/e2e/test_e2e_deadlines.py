@@ -47,7 +47,7 @@ async def test_a_deadline_that_passes_while_its_dispatcher_is_dead(world: World)
     run = await world.begin("field.hurried", {"gate": str(gate)})
     await world.until_begun(run, "wait")
     deadline = (await world.client.run(run))["deadline"]
-    assert deadline["source"] == "function" and 0 < deadline["left_ms"] <= 2_000
+    assert deadline["source"] == "function" and 0 < deadline["left_ms"] <= 5_000
     await world.launcher.kill(Role.DISPATCHER)
 
     async def is_over() -> bool:

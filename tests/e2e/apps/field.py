@@ -82,7 +82,7 @@ async def repeatable(ctx: Context, request: Request) -> str:
     return await ctx.step.run("wait", wait_for_gate, request, idempotent=True)
 
 
-@app.function(on="field.hurried", timeout="2s")
+@app.function(on="field.hurried", timeout="5s")
 async def hurried(ctx: Context, request: Request) -> str:
     await ctx.step.run("first", work, request, 0, compensate=undo)
     return await ctx.step.run("wait", wait_for_gate, request, compensate=undo)
