@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from blocker_verbs import block
 from operator_verbs import resolve, target_of
 from world import LEASE_MS, RETRY, World, work_of
 
 from keyspace.errors import Refusal
 from keyspace.records.run import FailureRecord, RunRecord
+from keyspace.records.work import WorkKind
 from keyspace.transitions.accept_declaration import Declaration
 from keyspace.transitions.continue_run import Completion
 from keyspace.transitions.fire_deadline import Fired, fire_deadline
@@ -76,6 +78,7 @@ ACTS: dict[str, Act] = {
     "declaration": Act("pass", "accept_declaration", lambda world, work: world.declare(work, "next")),
     "completion": Act("pass", "complete_run", lambda world, work: world.complete(work)),
     "function failure": Act("pass", "fail_run", lambda world, work: world.fail(work)),
+    "step id met twice": Act("pass", "block_run", lambda world, work: block(world, work)),
     "lost pass": Act("pass", "lose_lease", lambda world, work: world.lose(work.item_id, is_session_lost=True)),
 }
 """Every forward result, answer, start, loss and command there is."""
@@ -113,7 +116,7 @@ async def prepare(world: World, stage: str, *, completed: int = 0) -> Work:
 
 
 def _unleased(run: RunRecord) -> Work:
-    return Work("discovery", run.run_id, None, "", "", 0)  # type: ignore[arg-type]
+    return Work(WorkKind.DISCOVERY, run.run_id, None, "", "", 0)
 
 
 async def at_deadline(world: World, run_id: str, offset_ms: int = 0) -> None:

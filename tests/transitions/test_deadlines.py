@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from blocker_verbs import block, blocked_runs, blocker_of
 from deadline_verbs import ACTS, LEASE_LEFT_MS, TIMEOUT_MS, at_deadline, begin_timed, fire, fire_item, prepare
 from final_state import final_state
 from operator_verbs import assert_nothing_began_after_the_stop, cancel, must_refuse, resolve, start_undo, target_of
@@ -254,6 +255,7 @@ AT_DEADLINE: dict[str, tuple[Any, StepState | None, bool]] = {
     "declaration": (Stale("deadline_elapsed"), None, False),
     "completion": (Stale("deadline_elapsed"), None, False),
     "function failure": (Stale("deadline_elapsed"), None, False),
+    "step id met twice": (Stale("deadline_elapsed"), None, False),
     "lost pass": (Loss.REDELIVERED, None, False),
 }
 TIMER_FIRST_TOLD = {"lost pass": Loss.NOT_LOST, "no target": Replayed()}
@@ -343,6 +345,22 @@ async def test_it_never_matters_whether_the_timer_came_first(name: str, complete
         await world.check()
     assert states[0] == states[1]
     assert told == [TIMER_FIRST_TOLD.get(name, AT_DEADLINE[name][0]), AT_DEADLINE[name][0]]
+
+
+@pytest.mark.parametrize("completed", [0, 1])
+async def test_a_blocked_run_is_stopped_at_its_deadline(timed: World, completed: int) -> None:
+    """RFD 2, "Every run in Running or DefinitionBlocked retains that item"; the blocker goes with the stop."""
+    work = await prepare(timed, "pass", completed=completed)
+    assert await block(timed, work) == Accepted()
+    run = await timed.get_run(work.run_id)
+    assert (run.phase, len(await timers(timed))) == (Phase.DEFINITION_BLOCKED, 1)
+    await at_deadline(timed, work.run_id, -1)
+    assert await fire(timed, work.run_id) is Fired.NOT_DUE
+    timed.clock.advance(1)
+    assert await fire(timed, work.run_id) is Fired.STOPPED
+    assert outcome(await timed.get_run(work.run_id)) == (UNWINDING if completed else ENDED)
+    assert await blocker_of(timed, work.run_id) is None and await blocked_runs(timed) == []
+    await timed.check()
 
 
 async def test_a_claim_stops_a_bounded_number_of_runs(timed: World) -> None:
