@@ -267,7 +267,7 @@ class WorkerCore:
         elif isinstance(turn, Ended) or not _is_target(turn.call, work.ref):
             self._end(work, NotFound(request=request, ref=work.ref), effects)
         else:
-            work.state, work.since_ms = State.WAITING, now_ms
+            self._works.wait_for_slot(work, now_ms)
             self._offer_slots(effects)
         self._maybe_exit(effects)
         return effects.items

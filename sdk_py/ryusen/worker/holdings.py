@@ -23,6 +23,7 @@ class Holdings:
         """Hold nothing, with `capacity` slots."""
         self._capacity = capacity
         self._works: dict[str, Work] = {}
+        self._waiting: dict[str, Work] = {}
         self._busy: set[str] = set()
         self._overruns: dict[str, tuple[str, float]] = {}
         self._recent: OrderedDict[str, None] = OrderedDict()
@@ -69,6 +70,7 @@ class Holdings:
 
     def _remove(self, work: Work) -> None:
         del self._works[work.request]
+        self._waiting.pop(work.request, None)
         self._recent[work.request] = None
         if len(self._recent) > RECENT_MAX:
             self._recent.popitem(last=False)
@@ -97,15 +99,18 @@ class Holdings:
         self._busy.discard(request)
         self._overruns.pop(request, None)
 
+    def wait_for_slot(self, work: Work, now_ms: float) -> None:
+        """Have a piece of work wait for a slot, behind what waits already."""
+        work.state, work.since_ms = State.WAITING, now_ms
+        self._waiting[work.request] = work
+
     def offer_slots(self, effects: Effects) -> None:
-        """Give free slots to what waits for one, in order."""
-        for work in self._works.values():
-            if not self.has_slot:
-                return
-            if work.state is State.WAITING:
-                work.state = State.READY
-                self._busy.add(work.request)
-                effects.add(Send(Ready(request=work.request)))
+        """Give free slots to what waits for one, in order; called at every frame, so it must cost nothing when nothing waits."""
+        while self._waiting and self.has_slot:
+            work = self._waiting.pop(next(iter(self._waiting)))
+            work.state = State.READY
+            self._busy.add(work.request)
+            effects.add(Send(Ready(request=work.request)))
 
     # ---- callbacks that go on after their timeout
 
