@@ -24,12 +24,16 @@ __all__ = ["Delivery", "lease_items"]
 
 
 class Delivery(NamedTuple):
-    """A leased item and the run it belongs to, as the assignment needs them."""
+    """A leased item and the run it belongs to, as the assignment needs them.
+
+    `input` is the run's, where whoever leased read it in the same transaction.
+    """
 
     workspace: str
     item: ItemRecord
     run: RunRecord
     seat: Seat
+    input: bytes | None = None
 
 
 async def lease_items(

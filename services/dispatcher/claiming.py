@@ -13,6 +13,7 @@ from keyspace.store.errors import OutcomeUnknownError
 from keyspace.store.runner import RetriesExhausted
 from keyspace.transitions.lease_items import Delivery, lease_items
 from keyspace.tx import Tx
+from services.dispatcher.assigning import with_input
 from services.dispatcher.options import ISOLATION_ITEMS_MAX
 from services.dispatcher.session import WorkerSession
 from services.dispatcher.work_effects import WorkEffects
@@ -109,6 +110,7 @@ class Claimer:
                 skip=skip,
                 ready_for_ms=ready_for_ms,
             )
+            deliveries = [await with_input(tx, delivery) for delivery in deliveries]
             if len(deliveries) == len(seats):
                 return deliveries, None
             horizon_ms = (bucket_of(tx.now_ms) + 2) * BUCKET_MS

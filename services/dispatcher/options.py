@@ -28,6 +28,8 @@ CLEANUP_MS_MAX = 20_000
 """How long giving back what an ended session held may take; what is left runs out with its lease."""
 HANDLERS_MAX = 64
 """Frames of one session worked on at the same time; beyond, its reader waits, and with it the peer."""
+INPUT_AT_HAND_BYTES_MAX = 4_096
+"""The largest input that is read with the lease of a run's first pass: a claim of 64 then holds 256 kB of them."""
 LOADS_MAX = 8
 """Assignments of one session read and not yet written to its peer: with the frame bound, the session's memory."""
 OUTBOX_FRAMES_MAX = 4_096
@@ -81,6 +83,7 @@ CLAIM_STARTS = 3
 """With several dispatchers on a lane, a claim starts in one of this many first batches at random."""
 
 assert CLAIM_ITEMS_MAX <= RENEW_ITEMS_MAX
+assert CLAIM_ITEMS_MAX * INPUT_AT_HAND_BYTES_MAX <= 1 << 20
 
 
 @dataclass(frozen=True)

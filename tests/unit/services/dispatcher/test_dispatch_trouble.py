@@ -9,15 +9,17 @@ from typing import TypeVar
 import anyio
 import pytest
 from dispatch_rig import Rig, hello
-from ryusen.protocol.frames import Assign, HeldWork, Ready, Refused, Settled, Start, Void
+from ryusen.protocol.frames import REPLAY, Assign, HeldWork, Ready, Refused, Settled, Start, Void
+from ryusen.protocol.replay import first_digest
 from transitions.world import World
 
 from keyspace.keyspace import Keyspace
+from keyspace.layout import EVENT_PAYLOAD
 from keyspace.queue.pointers import DuePointer
 from keyspace.store.errors import StoreUnavailableError
 from keyspace.tx import Tx
 from services.dispatcher.bucket_scans import BucketScans, ScanAsk
-from services.dispatcher.options import SHARED_SCANS_MAX
+from services.dispatcher.options import INPUT_AT_HAND_BYTES_MAX, SHARED_SCANS_MAX
 from services.lanes.duebook import Scan
 
 T = TypeVar("T")
@@ -37,6 +39,10 @@ class Failing(Keyspace):
         if self.is_after:
             await super().transact(name, body)
         raise self.error
+
+
+LARGE = b'"' + b"x" * INPUT_AT_HAND_BYTES_MAX + b'"'
+"""An input that is not read with its lease."""
 
 
 def troubled(world: World, name: str, times: int, error: Exception | None = None, *, is_after: bool = False) -> Rig:
@@ -132,12 +138,46 @@ async def test_claims_wait_while_the_store_is_away_and_go_on_by_themselves(world
 
 async def test_an_assignment_that_cannot_be_read_goes_back_as_a_loss(world: World) -> None:
     """Case 008: a damaged run comes back later each time instead of going round in a hot loop."""
-    run = await world.start_run()
+    run = await world.start_run(payload=LARGE)
     async with troubled(world, "load_assignment", 1, AssertionError("damage")).running() as rig:
         worker = await rig.join()
         assert (await worker.assigned_pass()).delivery == 2
         assert (await world.kinds(run.run_id)).count("pass-lost") == 1
     await world.check()
+
+
+@pytest.mark.parametrize("payload", [b"1", LARGE])
+async def test_an_input_is_assigned_as_it_is_wherever_it_was_read(world: World, payload: bytes) -> None:
+    """A small one is read with the lease, a large one by itself; the worker sees no difference, then or in its next pass."""
+    await world.start_run(payload=payload)
+    async with Rig(world).running() as rig:
+        worker = await rig.join(hello(features=[REPLAY]))
+        first = await worker.assigned_pass()
+        assert (bytes(first.input), first.memo, first.base) == (payload, [], 0)
+        loads = rig.keyspace.meter.snapshot().get("load_assignment")
+        assert (loads is None) == (payload != LARGE)
+        await worker.declare(first)
+        worker.succeed(await worker.start())
+        await worker.hear(Settled)
+        second = await worker.assigned_pass()
+        assert [memo.id for memo in second.memo] == ["s1"]
+        assert second.base_digest == first_digest(first.ref.run, payload)
+
+
+async def test_an_input_that_is_damaged_costs_no_claim(world: World) -> None:
+    """Case 008: what is read along with a lease must not fail the leases of others."""
+    damaged = await world.start_run()
+    await world.run("damage", lambda tx: _without_input(tx, damaged.event_id))
+    sound = await world.start_run(payload=b"2")
+    async with Rig(world).running() as rig:
+        worker = await rig.join()
+        assert (await worker.assigned_pass()).ref.run == sound.run_id
+        assert rig.metric("claim_failures_total") == 0
+        assert (await world.kinds(damaged.run_id)).count("pass-lost") >= 1
+
+
+async def _without_input(tx: Tx, event_id: str) -> None:
+    tx.remove_range(EVENT_PAYLOAD.span("acme", event_id))
 
 
 class ScriptedPump:
