@@ -12,7 +12,7 @@ import anyio
 import pytest
 from rich.console import Console
 
-from perf.comparison import Comparison, comparison_lines, print_comparison
+from perf.comparison import COMPARISON_BEGIN, COMPARISON_END, Comparison, comparison_lines, print_comparison
 from perf.figures import cpu_seconds, percentile, read_transitions, subtract, summary
 from perf.harness import Variant, measure_all
 from perf.measurement import Pace
@@ -153,10 +153,15 @@ def test_what_to_compare_with_is_a_setting_or_a_checkout(tmp_path: Path) -> None
         variant_of(["continuation"])
 
 
-def test_the_page_shows_the_newest_result() -> None:
+@pytest.mark.parametrize(
+    ("holds", "begin", "end"),
+    [("measurements", SUMMARY_BEGIN, SUMMARY_END), ("pairs", COMPARISON_BEGIN, COMPARISON_END)],
+)
+def test_the_page_shows_the_newest_result(holds: str, begin: str, end: str) -> None:
     """Would catch figures in the README that belong to no record."""
-    newest = max(path.name for path in RESULTS.glob("*.json") if "measurements" in json.loads(path.read_bytes()))
-    assert f"`results/{newest}`" in PAGE.read_text("utf-8")
+    names = [path.name for path in RESULTS.glob("*.json") if holds in json.loads(path.read_bytes())]
+    shown = PAGE.read_text("utf-8").partition(begin)[2].partition(end)[0]
+    assert f"`results/{max(names)}`" in shown if names else "None is recorded yet." in shown
 
 
 def test_figures_are_what_they_are_called() -> None:
