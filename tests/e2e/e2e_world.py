@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from topology.demo import load_module
 from topology.launcher import Launcher, WorkerSpec
 from topology.tables import topology_named
 
-__all__ = ["APPS", "SHORT_LEASES", "Mark", "Site", "World", "open_world", "submit_surely"]
+__all__ = ["APPS", "SHORT_LEASES", "SUBMIT_S_MAX", "Mark", "Site", "World", "open_world", "submit_surely"]
 
 APPS = Path(__file__).parent / "apps"
 SHORT_LEASES = {"lease_ms": "2000", "skew_ms": "100"}
@@ -84,11 +84,12 @@ class World:
         return (await self.runs_of(receipt.event))[0]
 
     @asynccontextmanager
-    async def clients(self) -> AsyncIterator[list[AsyncClient]]:
-        """Return a client of each gateway."""
+    async def clients(self, *, is_admin: bool = False) -> AsyncIterator[list[AsyncClient]]:
+        """Return a client of each gateway; an administrator's may resolve attempts."""
+        access = replace(self.access, client_key=self.access.admin_key) if is_admin else self.access
         async with AsyncExitStack() as stack:
             urls = [self.launcher.gateway_url(index) for index in range(self.launcher.topology.gateways)]
-            yield [await stack.enter_async_context(self.access.client(url)) for url in urls]
+            yield [await stack.enter_async_context(access.client(url)) for url in urls]
 
     async def runs_of(self, event: str) -> list[str]:
         """Wait until an event is expanded and return its runs."""

@@ -168,11 +168,11 @@ WAITING_WORK: tuple[Bug, ...] = (
         tests=(WAKES,),
     ),
     Bug(
-        name="the wake's cursor stands still",
+        name="a wake ends with its first page",
         file="keyspace/transitions/wake_blocked.py",
-        old="    after = msgspec.structs.replace(wake, after=run_ids[-1], woken_count",
-        new="    after = msgspec.structs.replace(wake, after=wake.after, woken_count",
-        why="behind a page of runs that stay blocked nobody is woken",
+        old="    if len(rows) < limit:",
+        new="    if len(rows) <= limit:",
+        why="behind a page of blocked runs nobody is woken",
         tests=(WAKES,),
     ),
     Bug(

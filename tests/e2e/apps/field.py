@@ -19,6 +19,7 @@ from ryusen import App, Context, NonRetryable, Retry, StepFailed, current_attemp
 
 app = App("field")
 EXIT_KILLED = 137
+UNDO_MS = 20
 GATE_LOOK_S = 0.02
 
 Request = dict[str, Any]
@@ -29,6 +30,19 @@ async def steady(ctx: Context, request: Request) -> int:
     total = 0
     for step in ("first", "second", "third"):
         total += await ctx.step.run(step, work, request, total)
+    return total
+
+
+@app.function(on="field.effects")
+async def effects(ctx: Context, request: Request) -> int:
+    """One step of each class; a run whose request says so fails in the end, and both that can be undone are."""
+    total = await ctx.step.run("default", work, request, 0, compensate=undo_work)
+    total = await ctx.step.run(
+        "idempotent", work, request, total, idempotent=True, compensate=undo_work, compensate_idempotent=True
+    )
+    total = await ctx.step.run("last", work, request, total)
+    if request["fails"]:
+        raise RuntimeError("all of it is to be undone")
     return total
 
 
@@ -147,6 +161,12 @@ def undo(_: object) -> None:
 
 def fail() -> None:
     raise RuntimeError("not now")
+
+
+async def undo_work(total: int) -> None:
+    mark("undo-begin", {})
+    await asyncio.sleep(UNDO_MS / 1_000)
+    mark("undo-end", {})
 
 
 def fail_once(request: Request) -> int:
