@@ -14,10 +14,10 @@ from ryusen.app import Function
 from ryusen.durations import Duration, parse_duration_ms
 from ryusen.errors import DeclarationRefused, NotInAttempt
 from ryusen.invocations import Invoked, invocation_of
-from ryusen.protocol.frames import Emission, StepDeclaration, Timer
+from ryusen.protocol.frames import Emission, StepDeclaration, Timer, Wait
 from ryusen.protocol.limits import ATTEMPT_TIMEOUT_MS_MAX, LOCATION_CHARS_MAX
 from ryusen.retry import Retry
-from ryusen.server_steps import emission_of, require_names, server_step, timer_of, timer_until
+from ryusen.server_steps import emission_of, require_names, server_step, timer_of, timer_until, wait_of
 
 __all__ = ["Attempt", "Context", "Step", "StepCall", "StepHost", "current_attempt"]
 
@@ -316,6 +316,40 @@ class Step:
         declaration = server_step(step_id, name, location, kind="emission", emission=emission())
         event_id: str = await self._settled_by_server(declaration)
         return event_id
+
+    def wait_for_event(
+        self,
+        id: str,
+        event: str,
+        /,
+        *,
+        timeout: Duration,
+        match: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """Let the run go on when an event comes, and return its payload. Nothing is held meanwhile: no process, no slot, no lease.
+
+        Only an event that the service accepts after it has accepted this step counts, and before the timeout is over; one that
+        came first is not remembered. Where the event may come early, declare the wait before causing it, or let the sender
+        repeat it. An event settles every wait it satisfies and is consumed by none.
+
+        Args:
+            id: names the step in its run, as for `run`.
+            event: the exact name of the event; 1 to 200 characters.
+            timeout: how long to wait, 0 to ten years, from when the service accepts the step; later code moves nothing.
+            match: pairs of text that the event's correlation must carry, at most 16; more in the event do no harm.
+            name: shown to people in place of the id.
+
+        Raises:
+            StepFailed: `sdk.timeout` when no such event came in time; `sdk.invalid_result` when this run cannot carry what came.
+            DeclarationRefused: an argument is outside its bounds, or the server refused the step.
+            DuplicateStepId: this pass has met the id already.
+        """
+        location = _caller()
+        return self._wait_for_event(id, name, location, lambda: wait_of(event, match, timeout))
+
+    async def _wait_for_event(self, step_id: str, name: str | None, location: str, wait: Callable[[], Wait]) -> Any:
+        return await self._settled_by_server(server_step(step_id, name, location, kind="wait", wait=wait()))
 
     @overload
     def invoke(

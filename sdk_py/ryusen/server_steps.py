@@ -10,13 +10,13 @@ import msgspec
 
 from ryusen.durations import Duration, parse_duration_ms, shown
 from ryusen.errors import DeclarationRefused, InvalidValue
-from ryusen.protocol.frames import Emission, RetryPolicy, StepDeclaration, Timer
+from ryusen.protocol.frames import Emission, RetryPolicy, StepDeclaration, Timer, Wait
 from ryusen.protocol.limits import TIMER_MS_MAX, TIMESTAMP_MS_MAX, VALUE_BYTES_MAX
 from ryusen.protocol.names import name_fault
 from ryusen.protocol.values import encode_value
 from ryusen.typed import UNTYPED, encode_typed, is_model
 
-__all__ = ["emission_of", "require_names", "server_step", "timer_of", "timer_until"]
+__all__ = ["emission_of", "require_names", "server_step", "timer_of", "timer_until", "wait_of"]
 
 _ONCE = RetryPolicy(attempts=1, initial_ms=0, coefficient=1.0, cap_ms=0)
 """Such a step has no attempts to try again."""
@@ -93,17 +93,33 @@ def emission_of(event: object, payload: object, correlation: object) -> Emission
     if len(data) > VALUE_BYTES_MAX:
         message = f"the event's payload has {len(data)} bytes"
         raise DeclarationRefused("payload_too_large", "payload", VALUE_BYTES_MAX, message)
-    return Emission(event=str(event), payload=msgspec.Raw(encode_value(data)), correlation=_pairs(correlation))
+    return Emission(
+        event=str(event), payload=msgspec.Raw(encode_value(data)), correlation=_pairs("correlation", correlation)
+    )
 
 
-def _pairs(correlation: object) -> dict[str, str]:
-    if correlation is None:
+def wait_of(event: object, match: object, timeout: Duration) -> Wait:
+    """Return a wait for an event.
+
+    Raises:
+        DeclarationRefused: the event's name is none, the match is no mapping of text to text, or the timeout is no duration of
+            0 to ten years.
+    """
+    fault = name_fault(event)
+    if fault is not None:
+        raise DeclarationRefused("invalid_argument", "event", message=f"the event's name {fault}")
+    timeout_ms = parse_duration_ms(timeout, "timeout", least_ms=0, most_ms=TIMER_MS_MAX)
+    return Wait(event=str(event), match=_pairs("match", match), timeout_ms=timeout_ms)
+
+
+def _pairs(field: str, pairs: object) -> dict[str, str]:
+    if pairs is None:
         return {}
-    if not isinstance(correlation, Mapping):
-        message = f"{shown(correlation)} is no mapping of text to text"
-        raise DeclarationRefused("invalid_argument", "correlation", message=message)
-    for key, value in correlation.items():
+    if not isinstance(pairs, Mapping):
+        message = f"{shown(pairs)} is no mapping of text to text"
+        raise DeclarationRefused("invalid_argument", field, message=message)
+    for key, value in pairs.items():
         if not isinstance(key, str) or not isinstance(value, str):
             message = f"the pair {shown(key)}: {shown(value)} is not of two texts"
-            raise DeclarationRefused("invalid_argument", "correlation", message=message)
-    return dict(correlation)
+            raise DeclarationRefused("invalid_argument", field, message=message)
+    return dict(pairs)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import msgspec
 from ryusen.errors import InvalidValue
-from ryusen.protocol.frames import Child, Emission, RetryPolicy, StepDeclaration, Timer
+from ryusen.protocol.frames import Child, Emission, RetryPolicy, StepDeclaration, Timer, Wait
 from ryusen.protocol.values import check_value, decode_value
 
 from keyspace.records.run import RetryRecord
-from keyspace.transitions.declaration import ChildTerms, Declaration, EmissionTerms, ServerTerms, TimerTerms
+from keyspace.transitions.declaration import ChildTerms, Declaration, EmissionTerms, ServerTerms, TimerTerms, WaitTerms
 
 __all__ = ["check_terms", "declaration_of"]
 
 _NOBODY = Child(function="", input=msgspec.Raw(b"null"))
+_NO_WAIT = Wait(event="", timeout_ms=-1)
 _NOTHING = Emission(event="", payload=msgspec.Raw(b'{"$bytes":""}'))
 
 
@@ -58,6 +59,9 @@ def _terms(step: StepDeclaration) -> ServerTerms | None:
         return EmissionTerms(
             event_name=emission.event, payload=_payload_of(emission), correlation=dict(emission.correlation)
         )
+    if step.kind == "wait":
+        wait = step.wait or _NO_WAIT
+        return WaitTerms(event=wait.event, match=dict(wait.match), timeout_ms=wait.timeout_ms)
     if step.kind == "child":
         child = step.child or _NOBODY
         return ChildTerms(function=child.function, input=bytes(child.input), timeout_ms=child.timeout_ms)

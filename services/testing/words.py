@@ -51,6 +51,8 @@ def _declared(data: Data, at_ms: int) -> str:
         return f"{step} emits event {data['event']}"
     if data.get("kind") == StepKind.CHILD:
         return f"{step} invoked run {data['child']}"
+    if data.get("kind") == StepKind.WAIT:
+        return f"{step} waits for an event, for {shown_ms(max(0, data['due_at_ms'] - at_ms))} at most"
     return f"{step} was declared"
 
 
@@ -62,6 +64,8 @@ def _completed(data: Data, _: int) -> str:
         return f"{step} has emitted its event"
     if data.get("kind") == StepKind.CHILD:
         return f"{step} has what run {data['child']} returned"
+    if data.get("kind") == StepKind.WAIT:
+        return f"{step} has what event {data['event']} brought"
     return f"{step} completed at attempt {data['attempt']}"
 
 
@@ -69,6 +73,8 @@ def _failed(data: Data, _: int) -> str:
     step = f"step {data['step']!r}"
     if data.get("kind") == StepKind.CHILD:
         return f"{step} failed by what run {data['child']} came to: {data['category']}"
+    if data.get("kind") == StepKind.WAIT:
+        return f"{step} failed without an event it could take: {data['category']}"
     return f"{step} failed for good after {data['attempts']} attempts"
 
 

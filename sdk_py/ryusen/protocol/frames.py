@@ -68,6 +68,7 @@ __all__ = [
     "Succeeded",
     "Timer",
     "Void",
+    "Wait",
     "Welcome",
     "WorkRef",
     "WorkerFrame",
@@ -159,6 +160,14 @@ class Child(_Part, frozen=True, kw_only=True, omit_defaults=True):
     timeout_ms: int | None = None
 
 
+class Wait(_Part, frozen=True, kw_only=True, omit_defaults=True):
+    """A wait for an event of exactly this name that carries every pair, so long after the server accepts it at most."""
+
+    event: str
+    match: dict[str, str] = {}
+    timeout_ms: int
+
+
 class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
     """The next unresolved step that a pass met. `kind` says who settles it: a callback, or the server by the terms beside it.
 
@@ -169,7 +178,7 @@ class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
 
     id: str
     name: str = ""
-    kind: Literal["callback", "timer", "emission", "child"] = "callback"
+    kind: Literal["callback", "timer", "emission", "child", "wait"] = "callback"
     retry: RetryPolicy = RetryPolicy()
     timeout_ms: int | None = None
     compensable: bool = False
@@ -181,6 +190,7 @@ class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
     timer: Timer | None = None
     emission: Emission | None = None
     child: Child | None = None
+    wait: Wait | None = None
 
 
 class StepMemo(_Part, frozen=True, kw_only=True, omit_defaults=True):
