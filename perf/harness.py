@@ -242,7 +242,7 @@ _TICKING = frozenset(
         "scan_leases",
     }
 )
-"""Transitions that happen by the clock or only look; the others are caused by load."""
+"""Transitions that happen by the clock or only look, under the names of older checkouts too; the others are caused by load."""
 
 
 async def _runs(site: Site, workload: Workload, result: Yield) -> tuple[list[float], int, int]:

@@ -83,6 +83,7 @@ class LanePump:
         self._bells = {source: Bell(self._alarm) for source in self._sources}
         self._full_due_ms = dict.fromkeys(self._sources, 0.0)
         self._owned: frozenset[int] = frozenset()
+        self._shared_with: tuple[str, ...] | None = None
         self._under_way: set[LaneOf] = set()
         self._first = 0
         self._is_draining = False
@@ -112,7 +113,11 @@ class LanePump:
             bell.disarm()
 
     def _share_out(self) -> None:
-        owned = owned_shards(self._process_id, self._peers(), range(SHARDS))
+        peers = tuple(self._peers())
+        if peers == self._shared_with:
+            return  # hashing every peer with every shard at every turn would cost more than many a turn
+        self._shared_with = peers
+        owned = owned_shards(self._process_id, peers, range(SHARDS))
         for source in self._sources:
             if source.shard in owned - self._owned:
                 self._books[source].want_full()
