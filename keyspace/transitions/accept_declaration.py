@@ -90,7 +90,8 @@ async def accept_declaration(
 
     Reads: run, item, step; with a hold the instance.  Writes: step, attempt, callback item with its index entries and bell,
         run, history; the discovery item goes. For a timer its item instead of attempt and callback item, for
-        an invocation the child run, for an emission the event, the settled step and the next discovery item.
+        an invocation the child run, for an emission the event, the settled step and the next discovery item, which a hold
+        goes on with.
     Conflicts: only with this run's other transitions; an emission with an activation too.  Budget: under 10 kB; with a
         child its input, with an emission its payload and the correlation as JSON besides.
     Idempotent: the run's receipt of the pass; the hold's token tells whether the work is this session's.
@@ -139,16 +140,15 @@ async def declare(
     *,
     value_bytes_max: int,
 ) -> ItemRecord | None:
-    """Write an accepted declaration and return a callback's work item. Refuses before it writes anything."""
+    """Write an accepted declaration and return the work that follows it, if any is ready. Refuses before it writes anything."""
     run = accepted.run
     check_declaration(declaration, value_bytes_max)
     step_key = STEP.at(workspace, run.run_id, declaration.step_id)
     earlier = await tx.load(step_key)
     if declaration.terms is not None:
-        await declare_server_step(
-            tx, workspace, accepted, earlier, declaration, digest, value_bytes_max=value_bytes_max
+        return await declare_server_step(
+            tx, workspace, accepted, earlier, declaration, digest, hold, value_bytes_max=value_bytes_max
         )
-        return None
     check_room(run, earlier, declaration)
     check_failed_room(tx, run)
     holder = await current_hold(tx, workspace, hold)

@@ -18,7 +18,7 @@ from keyspace.lifecycle import RUN as RUN_TABLE
 from keyspace.lifecycle import STEP as STEP_TABLE
 from keyspace.lifecycle import RunEvent, StepEvent, StepKind, StepState, advance
 from keyspace.records.run import RunRecord, ServerStepRecord, StepRecord
-from keyspace.records.work import Direction
+from keyspace.records.work import Direction, ItemRecord
 from keyspace.transitions.blockers import unblock
 from keyspace.transitions.declaration import (
     ChildTerms,
@@ -34,8 +34,9 @@ from keyspace.transitions.declare_timer import declare_timer
 from keyspace.transitions.declare_wait import declare_wait
 from keyspace.transitions.emit_event import emit_event, receipt
 from keyspace.transitions.failed_steps import check_failed_room
+from keyspace.transitions.hold import Hold, current_hold, start_held_pass
 from keyspace.transitions.pass_receipt import Pass, settle_pass
-from keyspace.transitions.settle_server_step import continue_after, settle_server_step
+from keyspace.transitions.settle_server_step import continuation_id, continue_after, settle_server_step
 from keyspace.transitions.work import engine_now_ms, operation_id
 from keyspace.tx import Tx
 
@@ -49,10 +50,13 @@ async def declare_server_step(
     earlier: StepRecord | None,
     declaration: Declaration,
     digest: str,
+    hold: Hold | None,
     *,
     value_bytes_max: int,
-) -> None:
+) -> ItemRecord | None:
     """Write an accepted declaration of a server-owned step and settle its pass. Refuses before it writes anything.
+
+    Returns the discovery work behind an emission, which is settled at once; None when the run waits.
 
     Args:
         tx: the open transaction.
@@ -61,6 +65,7 @@ async def declare_server_step(
         earlier: the step as it is recorded, None when it is not.
         declaration: sound in itself (`check_declaration`).
         digest: of the answer, for the pass's receipt.
+        hold: the session whose pass may go on behind an emission.
         value_bytes_max: the largest value a record takes.
 
     Raises:
@@ -73,9 +78,9 @@ async def declare_server_step(
     if earlier is not None and earlier.state is not StepState.OBSOLETE:
         _check_repeat(earlier, declaration, terms)
         run = await unblock(tx, workspace, run, now_ms)
-        after = _keep_recorded(tx, workspace, run, accepted.item_id, earlier, now_ms)
+        after, following = await _keep_recorded(tx, workspace, run, accepted.item_id, earlier, hold, now_ms)
         settle_pass(tx, workspace, accepted, after, digest, now_ms)
-        return
+        return following
     check_room(run, earlier, declaration)
     check_failed_room(tx, run)
     step = _new_step(workspace, run, earlier, declaration, terms, accepted.item_id, now_ms)
@@ -83,11 +88,14 @@ async def declare_server_step(
     run = await unblock(tx, workspace, run, now_ms)
     after = msgspec.structs.replace(run, step_count=run.step_count + (1 if earlier is None else 0))
     after = history.append(tx, workspace, after, now_ms, (HistoryKind.STEP_DECLARED, _entry(begun)))
+    following = None
     if begun.kind is StepKind.EMISSION:
-        after = _settle_emission(tx, workspace, after, accepted.item_id, begun, now_ms, value_bytes_max=value_bytes_max)
+        after = _settle_emission(tx, workspace, after, begun, now_ms, value_bytes_max=value_bytes_max)
+        after, following = await _go_on(tx, workspace, after, accepted.item_id, hold, now_ms)
     else:
         after = _wait(tx, workspace, after, begun)
     settle_pass(tx, workspace, accepted, after, digest, now_ms)
+    return following
 
 
 async def _begin(
@@ -124,21 +132,26 @@ def _wait(tx: Tx, workspace: str, run: RunRecord, step: StepRecord) -> RunRecord
 
 
 def _settle_emission(
-    tx: Tx, workspace: str, run: RunRecord, pass_id: str, step: StepRecord, now_ms: int, *, value_bytes_max: int
+    tx: Tx, workspace: str, run: RunRecord, step: StepRecord, now_ms: int, *, value_bytes_max: int
 ) -> RunRecord:
-    """Settle an emission with its receipt and return its run with a pass to go on: acceptance is not delivery."""
+    """Settle an emission with its receipt: acceptance is not delivery."""
     assert step.server is not None and step.server.event_id is not None
     event_id = step.server.event_id
-    after = settle_server_step(
+    return settle_server_step(
         tx, workspace, run, step, receipt(event_id), now_ms, value_bytes_max=value_bytes_max, told={"event": event_id}
     )
-    return _continue(tx, workspace, after, pass_id, now_ms)
 
 
-def _continue(tx: Tx, workspace: str, run: RunRecord, pass_id: str, now_ms: int) -> RunRecord:
+async def _go_on(
+    tx: Tx, workspace: str, run: RunRecord, pass_id: str, hold: Hold | None, now_ms: int
+) -> tuple[RunRecord, ItemRecord | None]:
+    """Return the run with the pass that follows this one: the hold's, whose worker goes on where it is, or the queue's."""
     # The run generation rises with this answer, and the pass that follows is of the risen one.
     following = msgspec.structs.replace(run, generation=run.generation + 1)
-    return continue_after(tx, workspace, following, pass_id, now_ms)
+    holder = await current_hold(tx, workspace, hold)
+    if holder is None:
+        return continue_after(tx, workspace, following, pass_id, now_ms), None
+    return start_held_pass(tx, workspace, following, continuation_id(pass_id), holder, now_ms)
 
 
 def _new_step(
@@ -190,14 +203,18 @@ def _check_repeat(earlier: StepRecord, declaration: Declaration, terms: str) -> 
         )  # fmt: skip
 
 
-def _keep_recorded(tx: Tx, workspace: str, run: RunRecord, pass_id: str, step: StepRecord, now_ms: int) -> RunRecord:
+async def _keep_recorded(
+    tx: Tx, workspace: str, run: RunRecord, pass_id: str, step: StepRecord, hold: Hold | None, now_ms: int
+) -> tuple[RunRecord, ItemRecord | None]:
     """Return the run as a repeated declaration leaves it: waiting where it waited, or with a pass to go on from the outcome."""
     entry = {"step": step.step_id, "kind": step.kind.value, "generation": step.generation}
     after = history.append(tx, workspace, run, now_ms, (HistoryKind.DECLARATION_REPEATED, entry))
     after = msgspec.structs.replace(after, phase=advance(RUN_TABLE, after.phase, RunEvent.PROGRESSED))
     if step.state is StepState.WAITING:
         assert step.server is not None
-        return msgspec.structs.replace(
+        waiting = msgspec.structs.replace(
             after, item_id=step.server.item_id, child_id=step.server.child_id, step_id=step.step_id
         )
-    return _continue(tx, workspace, after, pass_id, now_ms)
+        return waiting, None
+    # Only a receipt can be told without reading it; behind any other outcome the pass begins anew.
+    return await _go_on(tx, workspace, after, pass_id, hold if step.kind is StepKind.EMISSION else None, now_ms)

@@ -12,16 +12,26 @@ import msgspec
 from keyspace.errors import Refusal
 from keyspace.records.event import Operation
 from keyspace.records.run import RunRecord, StepRecord
+from keyspace.records.work import ItemRecord
 from keyspace.transitions.accept_event import Claim, Offer, accept_offer
 from keyspace.transitions.declaration import EmissionTerms
 from keyspace.tx import Tx, digest_of
 
-__all__ = ["emission_claim", "emission_fingerprint", "emit_event", "emitted_event_id", "receipt"]
+__all__ = ["emission_claim", "emission_fingerprint", "emit_event", "emitted_event_id", "receipt", "receipt_behind"]
 
 
 def emitted_event_id(workspace: str, run: RunRecord, step_id: str) -> str:
     """Return the id of the event that a step of a run emits."""
-    return digest_of("ryusen.emitted", workspace, run.application, run.run_id, step_id)
+    return _event_id(workspace, run.application, run.run_id, step_id)
+
+
+def _event_id(workspace: str, application: str, run_id: str, step_id: str) -> str:
+    return digest_of("ryusen.emitted", workspace, application, run_id, step_id)
+
+
+def receipt_behind(workspace: str, item: ItemRecord, step_id: str) -> bytes:
+    """Return the receipt of an emission, from the discovery work that follows it."""
+    return receipt(_event_id(workspace, item.where.application, item.target, step_id))
 
 
 def emission_claim(workspace: str, run: RunRecord, step_id: str) -> Claim:

@@ -21,9 +21,10 @@ from keyspace.queue.items import Seat
 from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction, ItemRecord
 from keyspace.transitions.enqueue_attempt import attempt_item
+from keyspace.transitions.work import new_discovery_item
 from keyspace.tx import Tx
 
-__all__ = ["Hold", "current_hold", "start_held_attempt"]
+__all__ = ["Hold", "current_hold", "start_held_attempt", "start_held_pass"]
 
 
 class Hold(NamedTuple):
@@ -91,3 +92,27 @@ def start_held_attempt(
         "release": seat.release,
     }
     return history.append(tx, workspace, run, now_ms, (HistoryKind.ATTEMPT_AUTHORIZED, entry)), item
+
+
+def start_held_pass(
+    tx: Tx, workspace: str, run: RunRecord, item_id: str, hold: Hold, now_ms: int
+) -> tuple[RunRecord, ItemRecord]:
+    """Write the run's next discovery work authorized to the hold, whose pass goes on; return the run and the leased item."""
+    seat = hold.seat
+    item = items.enqueue_authorized(
+        tx,
+        workspace,
+        new_discovery_item(workspace, run, now_ms, item_id),
+        seat,
+        now_ms,
+        tx.now_ms + hold.lease_ms,
+        None,
+    )
+    entry = {
+        "delivery": item.delivery_count,
+        "instance": seat.instance,
+        "release": seat.release,
+        "pass": run.generation,
+    }
+    after = history.append(tx, workspace, run, now_ms, (HistoryKind.PASS_AUTHORIZED, entry))
+    return msgspec.structs.replace(after, item_id=item.item_id), item

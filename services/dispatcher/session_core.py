@@ -30,6 +30,7 @@ from ryusen.protocol.frames import (
 )
 
 from keyspace.limits import RENEW_ITEMS_MAX
+from keyspace.records.work import WorkKind
 from keyspace.transitions.lease_items import Delivery
 from keyspace.transitions.work import Stale, Verdict
 from services.dispatcher.effects import (
@@ -229,9 +230,10 @@ class SessionCore:
             until_ms = now_ms + self._lease_ms
             self._held[frame.following] = held_pass(frame, until_ms, chain_count=chain_count, function=function)
         if outcome.following is not None:
-            step = held_item(outcome.following, HeldState.STARTING, now_ms + self._lease_ms, function)
-            step.chain_count = chain_count + 1
-            self._held[step.request] = step
+            state = HeldState.ASSIGNED if outcome.following.kind is WorkKind.DISCOVERY else HeldState.STARTING
+            following = held_item(outcome.following, state, now_ms + self._lease_ms, function)
+            following.chain_count = chain_count + 1
+            self._held[following.request] = following
         self._pause_ms = PAUSE_MS_FIRST
         effects: list[Effect] = [Send(outcome.frame)]
         if announced is not None and announced.is_given_back:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import msgspec
 from ryusen.errors import InvalidValue
 from ryusen.protocol.frames import (
     Answer,
@@ -17,6 +18,7 @@ from ryusen.protocol.frames import (
     NotFound,
     Proceed,
     Result,
+    Resume,
     Settled,
     Succeeded,
 )
@@ -26,7 +28,7 @@ from keyspace.errors import Detail, Refusal
 from keyspace.keyspace import Keyspace
 from keyspace.records.blocker import CallSite as SiteRecord
 from keyspace.records.run import FailureRecord
-from keyspace.records.work import ItemRecord
+from keyspace.records.work import ItemRecord, WorkKind
 from keyspace.transitions.accept_failure import accept_failure
 from keyspace.transitions.accept_success import accept_success
 from keyspace.transitions.block_run import DefinitionConflict
@@ -39,6 +41,7 @@ from keyspace.transitions.continue_run import (
     following_pass,
 )
 from keyspace.transitions.declaration import Declaration
+from keyspace.transitions.emit_event import receipt_behind
 from keyspace.transitions.hold import Hold
 from keyspace.transitions.target_not_found import target_not_found
 from keyspace.transitions.work import Replayed, Stale, Verdict, Work
@@ -55,11 +58,12 @@ class Outcome(NamedTuple):
 
     Attributes:
         frame: what its worker is told.
-        following: the work that is now this session's to run: the step that was declared, authorized.
+        following: the work that is now this session's: the step that was declared, authorized, or the pass behind one that is
+            settled already.
         is_open: whether the pass goes on under its lease: its answer was refused, or its success went alone.
     """
 
-    frame: Settled | Proceed
+    frame: Settled | Proceed | Resume
     following: ItemRecord | None = None
     is_open: bool = False
 
@@ -159,7 +163,7 @@ async def _settle_answer(
         transition_name(ending),
         lambda tx: answer_pass(tx, workspace, its_pass, ending, hold=hold, value_bytes_max=value_bytes_max),
     )
-    return _answered(frame, verdict, following, joint="")
+    return _answered(workspace, frame, verdict, following, joint="")
 
 
 async def _settle_continued(
@@ -186,13 +190,22 @@ async def _settle_continued(
         return Outcome(fault, is_open=continued.is_open)
     if continued.refusal is not None:
         return Outcome(_refused(joint.request, continued.refusal, joint=frame.request), is_open=continued.is_open)
-    return _answered(joint, continued.answer, continued.following, joint=frame.request)
+    return _answered(workspace, joint, continued.answer, continued.following, joint=frame.request)
 
 
-def _answered(frame: Answer, verdict: Verdict, following: ItemRecord | None, *, joint: str) -> Outcome:
+def _answered(workspace: str, frame: Answer, verdict: Verdict, following: ItemRecord | None, *, joint: str) -> Outcome:
     if following is None:
         return Outcome(_settled(frame.request, verdict, joint=joint))
     assert isinstance(frame.ending, Declare) and following.token is not None
+    if following.kind is WorkKind.DISCOVERY:
+        resume = Resume(
+            request=frame.request,
+            following=following.token,
+            ref=ref_of(following),
+            value=msgspec.Raw(receipt_behind(workspace, following, frame.ending.steps[0].id)),
+            joint=joint,
+        )
+        return Outcome(resume, following)
     proceed = Proceed(
         request=frame.request,
         following=following.token,

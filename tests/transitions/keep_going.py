@@ -489,6 +489,9 @@ class Deployment:
             )
         if following is not None:
             assert following.token == hold.seat.token
+            if following.kind is WorkKind.DISCOVERY:
+                await self._go_on_passing(workspace, following)
+                return continued.result
             next_work = Work(
                 following.kind,
                 following.target,
@@ -499,6 +502,15 @@ class Deployment:
             )
             self._start(workspace, next_work, following.ordinal)
         return continued.result
+
+    async def _go_on_passing(self, workspace: str, item: ItemRecord) -> None:
+        """The step was settled where it was declared: the pass goes on under the same hand."""
+        assert item.token is not None
+        work = Work(item.kind, item.target, None, item.item_id, item.token, item.generation)
+        run = await self.transact("read", lambda tx: tx.load(RUN.at(workspace, item.target)))
+        assert run is not None
+        assignment = await self.transact("load_assignment", lambda tx: load_assignment(tx, workspace, run, None))
+        await self._pass(workspace, work, run, assignment)
 
     async def _recover(self) -> bool:
         bucket = bucket_of(self.clock.now_ms())

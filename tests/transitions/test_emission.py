@@ -8,19 +8,28 @@ import msgspec
 import pytest
 from operator_verbs import cancel
 from server_steps import ONCE, emission, emit, fire_due, sleep_for
-from world import RETRY, World
+from world import LEASE_MS, RETRY, World
 
 from keyspace.errors import Refusal
 from keyspace.layout import ATTEMPT, CLAIM, EVENT, EVENT_LIST, EVENT_PAYLOAD, EXPANSION, ITEM, SETTLED, STEP, STEP_VALUE
-from keyspace.lifecycle import Execution, Phase, Recovery, StepKind, StepState
+from keyspace.lifecycle import Execution, ItemState, Phase, Recovery, StepKind, StepState
 from keyspace.limits import PAYLOAD_BYTES_MAX, REPLAY_BYTES_MAX, STEPS_MAX
 from keyspace.records.event import ClaimRecord, EventRecord, ExpansionState, Operation
 from keyspace.records.run import RunRecord
-from keyspace.records.work import WorkKind
+from keyspace.records.work import ItemRecord, WorkKind
 from keyspace.transitions.accept_event import Submission, accept_event, claim_of
+from keyspace.transitions.continue_run import answer_pass
 from keyspace.transitions.declaration import Declaration, EmissionTerms, check_room
-from keyspace.transitions.emit_event import emission_claim, emission_fingerprint, emitted_event_id, receipt
-from keyspace.transitions.work import Accepted, Replayed, Stale, discovery_item, save_run
+from keyspace.transitions.emit_event import (
+    emission_claim,
+    emission_fingerprint,
+    emitted_event_id,
+    receipt,
+    receipt_behind,
+)
+from keyspace.transitions.hold import Hold
+from keyspace.transitions.lose_lease import Loss
+from keyspace.transitions.work import Accepted, Replayed, Stale, Work, discovery_item, save_run
 from keyspace.tx import Tx
 
 TERMS = EmissionTerms(event_name="order.told", payload=b'{"n":1}')
@@ -325,18 +334,95 @@ async def test_a_settled_emission_is_never_undone(world: World) -> None:
     await world.check()
 
 
-async def test_a_result_and_the_emission_behind_it_are_one_transaction(world: World) -> None:
-    """FILLED-IN 9, S9, for the declaring half; what follows is a pass of its own, ready at once."""
+def as_work(item: ItemRecord | None) -> Work:
+    assert item is not None and item.token is not None
+    return Work(item.kind, item.target, item.step_id, item.item_id, item.token, item.generation)
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["held", "queued"])
+async def test_a_result_and_the_emission_behind_it_are_one_transaction(world: World, held: bool) -> None:
+    """FILLED-IN 9, S9, "at most one durable transaction a settled step": the pass goes on where it is, its work leased and
+    authorized in the transaction that settles the emission, or is left to the queue."""
     run = await world.start_run()
     work = await world.start_step("s1")
-    continued = await world.go_on(work, emission())
+    continued = await world.go_on(work, emission(), held=held)
     assert (continued.result, continued.answer) == (Accepted(), Accepted())
     assert await world.records(SETTLED, run.run_id) == ["s1", "tell"]
+    following = continued.following
+    assert (following is not None) is held
     again = await world.go_on(work, emission())
-    assert (again.result, again.answer) == (Replayed(), Replayed())
+    assert (again.result, again.answer, again.following) == (Replayed(), Replayed(), None), "another hold's token"
     assert len(await world.records(EXPANSION)) == 2
     await world.check()
-    assert await world.complete(await world.lease_pass()) == Accepted()
+    going_on = as_work(following) if held else await world.lease_pass()
+    assert going_on.kind is WorkKind.DISCOVERY
+    if following is not None:
+        assert following.state is ItemState.AUTHORIZED
+        (event,) = [event for event in await world.records(EVENT) if event.name == "order.told"]
+        assert receipt_behind("acme", following, "tell") == receipt(event.event_id)
+    assert await world.complete(going_on) == Accepted()
+    assert (await world.kinds(run.run_id))[-4:] == [
+        "step-declared",
+        "step-completed",
+        "pass-authorized",
+        "run-completed",
+    ]
+    await world.check()
+
+
+async def test_emissions_in_a_row_behind_one_session(world: World) -> None:
+    """Each answer settles its emission and gives the pass on; a repeated one is given what its hold was given."""
+    run = await world.start_run()
+    work = await world.lease_pass()
+    known: list[str] = []
+
+    async def answer(work: Work, ending: Declaration, hold: Hold) -> tuple[Any, ItemRecord | None]:
+        return await world.run(
+            "answer_pass", lambda tx: answer_pass(tx, "acme", work, ending, hold=hold, value_bytes_max=1_000)
+        )
+
+    for number in range(3):
+        hold = Hold(world.seat(), LEASE_MS)
+        ending = emission(f"tell {number}")
+        first = await answer(work, ending, hold)
+        assert first[0] == Accepted()
+        assert await answer(work, ending, hold) == (Replayed(), first[1])
+        work = as_work(first[1])
+        known.append(work.item_id)
+    assert len(set(known)) == 3
+    repeated = await answer(work, emission("tell 0"), Hold(world.seat(), LEASE_MS))
+    assert repeated[0] == Accepted()
+    await world.check()
+    assert await world.complete(as_work(repeated[1])) == Accepted()
+    assert len(await world.records(EVENT)) == 4
+    assert (await world.get_run(run.run_id)).settled_count == 3
+    await world.check()
+
+
+async def test_a_superseded_session_is_given_no_pass(world: World) -> None:
+    """The session fence on this way too: after a newer hello the pass behind the emission goes through the queue."""
+    await world.start_run()
+    work = await world.start_step("s1")
+    old = world.session
+    await world.hello("session-2")
+    continued = await world.go_on(work, emission(), session=old)
+    assert (continued.answer, continued.following) == (Accepted(), None)
+    assert (await world.lease_pass()).kind is WorkKind.DISCOVERY
+    await world.check()
+
+
+async def test_a_held_pass_behind_an_emission_may_be_lost(world: World) -> None:
+    """A pass is repeatable: lost with its session it is delivered again, and the emission stands."""
+    run = await world.start_run()
+    continued = await world.go_on(await world.start_step("s1"), emission())
+    lost = as_work(continued.following)
+    assert await world.lose(lost.item_id, is_session_lost=True) is not Loss.NOT_LOST
+    world.clock.advance(1_000)
+    work = await world.lease_pass()
+    assert work.item_id == lost.item_id
+    assert await world.complete(lost) == Stale("lease_lost")
+    assert await world.complete(work) == Accepted()
+    assert await world.value(run.run_id, "tell") is not None
     await world.check()
 
 

@@ -15,6 +15,9 @@ pass's answer; when both are accepted and the answer declared a step, `proceed` 
 
                             result(following) -> answer -> proceed -> result(following) -> answer -> ... -> settled
 
+A step that the service settles where it is declared, an emission, has no callback: the answer behind `proceed` or `result` that
+declares one is followed by `resume`, which brings its value, and the same pass goes on to its next answer.
+
 A value travels as raw JSON text in the portable encoding of `ryusen.protocol.values`, never re-encoded on the way. Every
 frame about work names the request id, which is unique to one delivery; a result or answer names the whole `WorkRef`, so
 that any dispatcher, also one that never saw the assignment, can settle it.
@@ -59,6 +62,7 @@ __all__ = [
     "Renew",
     "Renewed",
     "Result",
+    "Resume",
     "RetryPolicy",
     "ServerFrame",
     "Settled",
@@ -435,6 +439,20 @@ class Proceed(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="procee
     joint: str = ""
 
 
+class Resume(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="resume"):
+    """The declared step is settled already, with this value: go on behind it in the pass that declared it.
+
+    `request` is the pass's; it goes on as `following` under `ref`, a discovery that is authorized here. `joint` is the request
+    of the result that was accepted in the same transaction, empty when there was none.
+    """
+
+    request: str
+    following: str
+    ref: WorkRef
+    value: msgspec.Raw
+    joint: str = ""
+
+
 class Settled(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="settled"):
     """The verdict on a result, answer or not_found; the worker may forget it, and the result named by `joint` with it.
 
@@ -465,7 +483,7 @@ class Cancel(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="cancel"
     reason: str
 
 
-ServerFrame = Welcome | Refused | Assign | Start | Void | Proceed | Settled | Renewed | Cancel | Drain
+ServerFrame = Welcome | Refused | Assign | Start | Void | Proceed | Resume | Settled | Renewed | Cancel | Drain
 
 _encoder = msgspec.json.Encoder()
 _worker_decoder: msgspec.json.Decoder[WorkerFrame] = msgspec.json.Decoder(WorkerFrame)

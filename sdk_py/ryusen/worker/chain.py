@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
-from ryusen.protocol.frames import Answer, GiveBack, Proceed, Result, Succeeded
-from ryusen.worker.effects import Effects, MovePass, Send
+from ryusen.protocol.frames import Answer, GiveBack, Proceed, Result, Resume, Succeeded
+from ryusen.worker.effects import ContinuePass, Effects, MovePass, Send
 from ryusen.worker.holdings import Holdings
 from ryusen.worker.work import FOLLOWING, State, Work
 
-__all__ = ["drop_following", "follow", "forget_joint", "take_step"]
+__all__ = ["drop_following", "follow", "forget_joint", "take_pass", "take_step"]
 
 
 def follow(works: Holdings, work: Work, outcome: Succeeded, now_ms: float) -> Result:
@@ -45,6 +45,19 @@ def take_step(works: Holdings, frame: Proceed, now_ms: float, effects: Effects, 
     works.take_slot(step.request)
     effects.add(MovePass(work.request, step.request, frame.ref))
     return step
+
+
+def take_pass(works: Holdings, frame: Resume, now_ms: float, effects: Effects) -> None:
+    """Let the pass that declared a step go on behind it, as the discovery that follows."""
+    if works.knows(frame.following):
+        return  # repeated: to give back what goes on would have it go on twice
+    work = works.get(frame.request)
+    if work is None or work.state is not State.ENDED or not isinstance(work.frame, Answer):
+        effects.add(Send(GiveBack(request=frame.following, ref=frame.ref, reason="its pass is gone")))
+        return
+    works.hand_on(work)
+    works.add(Work(frame.following, frame.ref, work.function, None, now_ms))
+    effects.add(ContinuePass(work.request, frame.following, bytes(frame.value)))
 
 
 def forget_joint(works: Holdings, request: str, effects: Effects) -> None:

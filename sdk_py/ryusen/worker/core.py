@@ -39,6 +39,7 @@ from ryusen.protocol.frames import (
     Refused,
     Renewed,
     Result,
+    Resume,
     ServerFrame,
     Settled,
     Start,
@@ -47,7 +48,7 @@ from ryusen.protocol.frames import (
     Welcome,
     WorkRef,
 )
-from ryusen.worker.chain import drop_following, follow, forget_joint, take_step
+from ryusen.worker.chain import drop_following, follow, forget_joint, take_pass, take_step
 from ryusen.worker.connection import Connection
 from ryusen.worker.effects import (
     CancelCallback,
@@ -141,6 +142,8 @@ class WorkerCore:
             self._assigned(frame, now_ms, effects)
         elif isinstance(frame, Proceed):
             self._proceed(frame, now_ms, effects)
+        elif isinstance(frame, Resume):
+            self._resume(frame, now_ms, effects)
         elif isinstance(frame, Renewed):
             self._renewed(frame, effects)
         elif isinstance(frame, Drain):
@@ -300,6 +303,12 @@ class WorkerCore:
         step = take_step(self._works, frame, now_ms, effects, is_leaving=self._exit_due_ms is not None)
         if step is not None:
             self._start(step, now_ms, effects)
+        self._offer_slots(effects)
+
+    def _resume(self, frame: Resume, now_ms: float, effects: Effects) -> None:
+        """The step that the answer declared is settled already: its pass goes on here."""
+        forget_joint(self._works, frame.joint, effects)
+        take_pass(self._works, frame, now_ms, effects)
         self._offer_slots(effects)
 
     def _end(self, work: Work, frame: Result | Answer | NotFound, effects: Effects) -> None:

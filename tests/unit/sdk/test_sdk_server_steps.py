@@ -7,14 +7,27 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import msgspec
 import pytest
 from ryusen import Context, DeclarationRefused
-from ryusen.protocol.frames import Failure, NotFound, RetryPolicy, StepDeclaration, StepMemo, Timer
+from ryusen.protocol.frames import (
+    Answer,
+    Failure,
+    GiveBack,
+    NotFound,
+    Resume,
+    RetryPolicy,
+    Settled,
+    StepDeclaration,
+    StepMemo,
+    Timer,
+)
 from ryusen.protocol.limits import TIMER_MS_MAX, TIMESTAMP_MS_MAX, VALUE_BYTES_MAX
 from ryusen.protocol.values import decode_value
 from ryusen.server_steps import emission_of, timer_of, timer_until
+from ryusen.worker.effects import ClosePass, ContinuePass
 from ryusen.worker.passes import Met
-from sdk_bench import Bench, FakeCall, assign
+from sdk_bench import ENDED, Bench, FakeCall, assign, ref
 from test_sdk_passes import Watched, done
 
 
@@ -201,6 +214,54 @@ def test_what_is_no_event_is_refused(event: Any, payload: Any, correlation: Any,
         emission_of(event, payload, correlation)
     assert refused.value.field == field
     assert len(str(refused.value)) < 500
+
+
+# -- going on behind a step that was settled where it was declared
+
+
+def told_answer(bench: Bench) -> None:
+    """Bring a pass to where its answer, an emission, is said and not yet settled."""
+    bench.get(assign("q1", "discovery"))
+    call = FakeCall(StepDeclaration(id="tell", kind="emission"), None, None)
+    bench.turn("q1", Met(call))  # type: ignore[arg-type]
+    assert [type(frame) for frame in bench.sent()] == [Answer]
+
+
+def resume(**changes: Any) -> Resume:
+    return Resume(request="q1", following="q2", ref=ref("discovery", token="q2"), value=msgspec.Raw(b'"e1"'), **changes)
+
+
+def test_the_pass_goes_on_under_its_new_name_with_the_value() -> None:
+    """ARCHITECTURE 6: the same pass, a discovery of its own; its next answer carries the new reference, and is renewed."""
+    bench = Bench().up()
+    told_answer(bench)
+    assert bench.get(resume()) == [ContinuePass("q1", "q2", b'"e1"')]
+    assert bench.get(resume()) == [], "repeated"
+    bench.turn("q2", ENDED)
+    (answer,) = bench.sent()
+    assert isinstance(answer, Answer)
+    assert (answer.request, answer.ref, answer.ending) == ("q2", resume().ref, ENDED.ending)
+    assert bench.get(Settled(request="q2", verdict="accepted")) == [ClosePass("q2")]
+
+
+def test_work_whose_pass_is_gone_goes_back_unharmed() -> None:
+    """The session was lost between the answer and what follows it: nobody here can go on, so the queue has it at once."""
+    bench = Bench().up()
+    bench.get(resume())
+    assert bench.sent() == [GiveBack(request="q2", ref=resume().ref, reason="its pass is gone")]
+
+
+def test_the_result_that_was_accepted_with_the_answer_is_forgotten() -> None:
+    """`joint` acknowledges the success in the same frame, so that it is not said again in a later session."""
+    bench = Bench().up(continues=True).running("q0")
+    bench.ended("q0")
+    call = FakeCall(StepDeclaration(id="tell", kind="emission"), None, None)
+    bench.turn("q0+", Met(call))  # type: ignore[arg-type]
+    bench.get(
+        Resume(request="q0+", following="q2", ref=ref("discovery", token="q2"), value=msgspec.Raw(b"1"), joint="q0")
+    )
+    bench.down()
+    assert [held.request for held in bench.hello().held] == ["q2"]
 
 
 # -- code that has changed

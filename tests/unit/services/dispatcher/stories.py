@@ -141,7 +141,18 @@ def changed() -> Any:
     return story
 
 
+def telling() -> Any:
+    """Emits events between callbacks, two in a row, and once at the very beginning."""
+
+    async def story(ctx: Context) -> Any:
+        first = await ctx.step.send_event("tell", "told", {"n": 1})
+        value = await ctx.step.run("one", give, 1)
+        return [first, value, await ctx.step.send_event("tell again", "told", {"n": 2}, correlation={"n": "2"})]
+
+    return story
+
+
 STORIES: dict[str, Callable[[], Any]] = {
     one.__name__: one
-    for one in (plain, empty, retried, caught, uncaught, oversized, odd_output, refused, together, changed)
+    for one in (plain, empty, retried, caught, uncaught, oversized, odd_output, refused, together, changed, telling)
 }

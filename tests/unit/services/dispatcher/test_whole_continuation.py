@@ -69,13 +69,14 @@ async def test_both_ways_come_to_the_same(story: str) -> None:
     _, expected = await told(story, continues=False)
     whole, state = await told(story)
     assert state == expected
+    assert ("Resume" in whole.frames) == (story == "telling")
     (run,) = await whole.world.runs()
     assert run.phase is Phase.TERMINAL
     failed = story in ("uncaught", "odd_output")
     assert run.execution is (Execution.FAILED if failed else Execution.COMPLETED)
 
 
-SWEPT = ("retried", "caught", "refused", "changed")
+SWEPT = ("retried", "caught", "refused", "changed", "telling")
 """Stories whose every frame and commit meets every fault; between them they meet every kind of answer."""
 
 
