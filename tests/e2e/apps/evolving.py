@@ -42,7 +42,7 @@ async def removed(ctx: Context, request: Request) -> str:
 async def retried(ctx: Context, request: Request) -> int:
     """The new code would try nine times; the policy that was recorded says two."""
     try:
-        await ctx.step.run("hopeless", fail, request, retry=Retry(attempts=9 if IS_NEW else 2, initial="1500ms"))
+        await ctx.step.run("hopeless", fail, request, retry=Retry(attempts=9 if IS_NEW else 2, initial="5s"))
     except StepFailed as failed:
         return failed.attempts
     return 0
