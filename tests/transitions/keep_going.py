@@ -103,8 +103,9 @@ STORY = Story(
         # `retried` fails its first attempt; FOR_GOOD fails whatever is tried.
         "plain": ("one", "retried", "three"),
         "failing": ("one", "two", "FOR_GOOD"),
-        # `late` goes silent until it is Unknown; the first start of `unsent` never reaches the worker.
-        "odd": ("late", "unsent"),
+        # `late` goes silent until it is Unknown; the first start of `unsent` never reaches the worker; `again` is repeatable,
+        # and the worker forgets its first start.
+        "odd": ("late", "unsent", "again"),
         # A step whose id begins with `nap` is a timer; `tell` emits the event that starts `bare`.
         "sleepy": ("nap", "one", "nap-again", "three", "tell"),
         "bare": (),
@@ -383,7 +384,7 @@ class Deployment:
         if unsettled == "tell":
             return emission("tell", "bare")
         if unsettled is not None:
-            return Declaration(unsettled, RETRY)
+            return Declaration(unsettled, RETRY, repeatable=unsettled == "again")
         return Completion(b",".join(settled[step_id].value or b"" for step_id in steps))
 
     async def _pass(self, workspace: str, work: Work, run: RunRecord, assignment: Assignment) -> None:
@@ -415,6 +416,8 @@ class Deployment:
         assert work.step_id is not None
         if work.step_id == "unsent" and self.outside.once(work.run_id, "the start frame is lost"):
             self._sessions.pop(workspace, None)
+            return
+        if work.step_id == "again" and self.outside.once(work.run_id, "the worker forgets it"):
             return
         self.outside.running[work.token] = work
         self.outside.effects.append((work.run_id, work.step_id, work.generation))
