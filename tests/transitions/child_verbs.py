@@ -20,6 +20,7 @@ from keyspace.transitions.work import Accepted, Work
 from keyspace.tx import Tx
 
 __all__ = [
+    "BETWEEN_RUNS",
     "CALL",
     "INPUT",
     "child_of",
