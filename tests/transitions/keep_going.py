@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from child_verbs import invocation
 from server_steps import emission, sleep_for
 from world import INSTANCE_ID, LEASE_MS, EagerClock, manifest
 
 from keyspace.assignment import Assignment, SettledStep, load_assignment
 from keyspace.fsck import check_keyspace
 from keyspace.keyspace import Keyspace
-from keyspace.layout import ATTEMPT, ITEM, READY, RUN, bucket_of, identify, shard_of_workspace
-from keyspace.lifecycle import AttemptState, ItemState
+from keyspace.layout import ATTEMPT, ITEM, READY, RUN, RUN_LIST, bucket_of, identify, shard_of_workspace
+from keyspace.lifecycle import AttemptState, ItemState, Phase
 from keyspace.limits import SHARDS
 from keyspace.queue import claims
 from keyspace.queue.items import Seat
@@ -56,13 +57,16 @@ from keyspace.transitions.invoke_function import Invocation, invoke_function
 from keyspace.transitions.lease_items import Delivery, lease_items
 from keyspace.transitions.lose_lease import lose_lease
 from keyspace.transitions.open_session import RecordedStart, open_session, recorded_starts
+from keyspace.transitions.propagate_stop import propagate_stop
 from keyspace.transitions.prove_not_started import prove_not_started
 from keyspace.transitions.publish_manifest import publish_manifest
+from keyspace.transitions.settle_child import settle_child
+from keyspace.transitions.stop_run import cancel_run
 from keyspace.transitions.target_not_found import target_not_found
 from keyspace.transitions.work import Accepted, Replayed, Stale, Work
 from keyspace.tx import Tx
 
-__all__ = ["STORY", "TIMED_STORY", "Deployment", "Outside", "Story", "StoryEvent"]
+__all__ = ["FAMILY_STORY", "STORY", "TIMED_STORY", "Deployment", "Outside", "Story", "StoryEvent"]
 
 T = TypeVar("T")
 
@@ -88,13 +92,15 @@ class StoryEvent:
 class Story:
     """What there is and what happens. A function is the list of its steps; an upper-case step fails for good.
 
-    `timeout_ms` is how long every run may take; None is for ever.
+    `timeout_ms` is how long every run may take; None is for ever. With `is_cancelled` an operator cancels every root that he
+    sees after the first stop of the server.
     """
 
     workspaces: tuple[str, ...]
     functions: dict[str, tuple[str, ...]]
     events: tuple[StoryEvent, ...]
     timeout_ms: int | None = None
+    is_cancelled: bool = False
 
 
 STORY = Story(
@@ -135,6 +141,21 @@ TIMED_STORY = Story(
         StoryEvent("acme", "silent", "a4" * 16),
     ),
     timeout_ms=900,
+)
+
+
+FAMILY_STORY = Story(
+    ("acme",),
+    {
+        # A step whose id begins with `call` invokes the function that it names.
+        "root": ("call mid", "call lone"),
+        "mid": ("one", "call leaf"),
+        "leaf": ("retried",),
+        "lone": (),
+        "hurt": ("one", "call broken"),
+        "broken": ("one", "FOR_GOOD"),
+    },
+    (StoryEvent("acme", "root", "a1" * 16), StoryEvent("acme", "hurt", "a2" * 16)),
 )
 
 
@@ -262,6 +283,9 @@ class Deployment:
         moved = await self._deliver_results(workspace)
         moved |= await self._fan_out(workspace)
         moved |= await self._fire_timers(workspace)
+        moved |= await self._pass_between_runs(workspace)
+        if self.story.is_cancelled and self.restart_count:
+            await self._cancel_roots(workspace)
         now_bucket = bucket_of(self.clock.now_ms())
         pointers = await self.transact(
             "due_in_application",
@@ -336,6 +360,32 @@ class Deployment:
             await self.transact("fire_timer" if item.kind is WorkKind.TIMER else "fire_deadline", fire)
         return bool(found)
 
+    async def _pass_between_runs(self, workspace: str) -> bool:
+        found = await self._server_items(workspace, LaneKind.SETTLE)
+        for item in found:
+
+            async def deliver(tx: Tx, item: ItemRecord = item) -> str:
+                if item.kind is WorkKind.CHILD_SETTLE:
+                    return await settle_child(tx, workspace, item, value_bytes_max=VALUE_BYTES_MAX)
+                return await propagate_stop(tx, workspace, item)
+
+            name = "settle_child" if item.kind is WorkKind.CHILD_SETTLE else "propagate_stop"
+            await self.transact(name, deliver)
+        return bool(found)
+
+    async def _cancel_roots(self, workspace: str) -> None:
+        async def read(tx: Tx) -> list[RunRecord | None]:
+            rows = await tx.page(RUN_LIST.span(workspace), limit=1_000)
+            return await tx.load_all(RUN.at(workspace, RUN_LIST.codec.decode(value)) for _, value in rows)
+
+        for run in await self.transact("read", read):
+            if run is not None and run.parent is None and run.stop is None and run.phase is Phase.RUNNING:
+
+                async def cancel(tx: Tx, run: RunRecord = run) -> str:
+                    return (await cancel_run(tx, workspace, run.run_id, by="story")).outcome
+
+                await self.transact("cancel_run", cancel)
+
     async def _server_items(self, workspace: str, kind: LaneKind) -> list[ItemRecord]:
         """Return vested work of a server lane as its process finds it: by the due pointers."""
         shard, now_bucket = shard_of_workspace(workspace), bucket_of(self.clock.now_ms())
@@ -381,6 +431,8 @@ class Deployment:
             return FunctionFailure(failure)
         if unsettled is not None and unsettled.startswith("nap"):
             return sleep_for(NAP_MS, unsettled)
+        if unsettled is not None and unsettled.startswith("call "):
+            return invocation(unsettled.removeprefix("call "), step_id=unsettled)
         if unsettled == "tell":
             return emission("tell", "bare")
         if unsettled is not None:
