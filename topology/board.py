@@ -23,6 +23,9 @@ REFRESH_HZ = 8
 ENDED = frozenset({"run-completed", "compensation-not-required", "unwind-ended"})
 """Entries after which a run is terminal."""
 
+STOPPED = frozenset({"cancelled", "timed_out"})
+"""What a stopped run is called until its end, whatever its undo comes to."""
+
 _STEP_WORDS = {
     "step-declared": "queued",
     "attempt-authorized": "running",
@@ -78,7 +81,9 @@ class Row:
             self.status = "blocked"
         elif kind == "run-completed":
             self.status = "completed"
-        elif kind in ENDED or kind == "run-failed":
+        elif kind == "stop-committed":
+            self.status = entry["data"]["reason"]
+        elif (kind in ENDED or kind == "run-failed") and self.status not in STOPPED:
             self.status = "failed"
 
     @property
