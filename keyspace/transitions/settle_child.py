@@ -88,11 +88,10 @@ async def settle_child(tx: Tx, workspace: str, item: ItemRecord, *, value_bytes_
         item: the work as it was found; read again here.
         value_bytes_max: the largest value a record takes.
 
-    Reads: item, the parent's run and step, the child's run and output; for a parent that ends with it, its own settlement's
-        stop.  Writes: step, its value, its place in the replay, run, history, discovery item or what the settlement gate
+    Reads: item, the parent's run and step, the child's run, its output by snapshot; a stop on its way to a parent that ends
+        with it.  Writes: step, its value, its place in the replay, run, history, discovery item or what the settlement gate
         writes; the ChildSettle item goes.
-    Conflicts: only with the parent's other transitions: the child has ended.  Budget: twice the output, of which it is read
-        and written, plus 24 kB.
+    Conflicts: only with the parent's other transitions: the child has ended.  Budget: the output plus 24 kB.
     Idempotent: the item that is gone is the receipt; the following discovery's id derives from it.
     """
     assert item.step_id is not None
@@ -109,7 +108,8 @@ async def settle_child(tx: Tx, workspace: str, item: ItemRecord, *, value_bytes_
     now_ms = engine_now_ms(tx, run)
     outcome: bytes | FailureRecord | None = child_failure(child)
     if outcome is None:
-        outcome = await tx.load_blob(OUTPUT, workspace, child_id, size_bytes=child.output_bytes or 0)
+        # What a run ended with never changes, so the child's record is conflict enough.
+        outcome = await tx.load_blob(OUTPUT, workspace, child_id, size_bytes=child.output_bytes or 0, snapshot=True)
     run = await meet_deadline(tx, workspace, run, Direction.FORWARD)
     items.consume(tx, workspace, found)
     told = {"child": child_id}

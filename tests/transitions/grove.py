@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from child_verbs import BETWEEN_RUNS, invocation, pass_on_item
-from operator_verbs import assert_nothing_began_after_the_stop, cancel
+from operator_verbs import begun_after_stop, cancel
 from server_steps import ONCE
 from world import World, work_of
 
-from keyspace.layout import RUN
+from keyspace.layout import HISTORY, RUN, identify
 from keyspace.lifecycle import Execution, Phase
 from keyspace.queue import claims
-from keyspace.records.run import RunRecord
+from keyspace.records.run import HistoryRecord, RunRecord
 from keyspace.records.work import Direction, LaneKind, WorkKind, server_lane
 from keyspace.transitions.work import Stale, Work
 
@@ -82,9 +82,18 @@ class Grove:
                     assert parent.stop is not None, (
                         "only roots were cancelled; whatever is below was told by its parent"
                     )
-            if run.stop is not None:
-                await assert_nothing_began_after_the_stop(self.world, run.run_id)
+        for run_id, history in (await self._histories()).items():
+            if runs[run_id].stop is not None:
+                assert begun_after_stop(history) == []
         await self.world.check()
+
+    async def _histories(self) -> dict[str, list[HistoryRecord]]:
+        histories: dict[str, list[HistoryRecord]] = {}
+        for key, value in (await self.world.dump()).items():
+            found = identify(key)
+            if found is not None and found[0] is HISTORY:
+                histories.setdefault(found[1][1], []).append(HISTORY.codec.decode(value))
+        return histories
 
     # -- one thing after another
 

@@ -11,6 +11,7 @@ from world import LEASE_MS, World, work_of
 from keyspace.errors import Refusal
 from keyspace.layout import RUN, UNRESOLVED
 from keyspace.lifecycle import StopReason
+from keyspace.records.run import HistoryRecord
 from keyspace.records.work import Direction, WorkKind
 from keyspace.transitions.prove_not_started import prove_not_started
 from keyspace.transitions.resolve_attempt import Command, Resolution, Target, resolve_attempt
@@ -20,6 +21,7 @@ from keyspace.tx import Tx
 
 __all__ = [
     "assert_nothing_began_after_the_stop",
+    "begun_after_stop",
     "cancel",
     "let_be_lost",
     "must_refuse",
@@ -136,8 +138,11 @@ async def unresolved(world: World) -> list[tuple[Any, ...]]:
 
 async def assert_nothing_began_after_the_stop(world: World, run_id: str) -> None:
     """No forward work was declared, scheduled or authorized behind the stop."""
-    history = await world.history(run_id)
+    assert begun_after_stop(await world.history(run_id)) == []
+
+
+def begun_after_stop(history: list[HistoryRecord]) -> list[str]:
+    """Return the entries behind the stop by which forward work was declared, scheduled or authorized."""
     kinds = [entry.kind for entry in history]
     after = history[kinds.index("stop-committed") + 1 :]
-    begun = [e.kind for e in after if e.kind in FORWARD_KINDS and e.data.get("direction") != "compensation"]
-    assert begun == []
+    return [e.kind for e in after if e.kind in FORWARD_KINDS and e.data.get("direction") != "compensation"]

@@ -7,6 +7,8 @@ decisions, so this table is written by hand.
 from __future__ import annotations
 
 import pytest
+from child_verbs import invoke, pass_on_all
+from operator_verbs import cancel
 from recording import Commit
 from test_costs import PLAIN_FAILURE, recorded_world, tell
 from world import RETRY
@@ -119,3 +121,47 @@ def test_nobody_depends_on_what_is_written_blind() -> None:
     blind |= {"READY", "READY_APP", "LEASE", "HISTORY", "UNRESOLVED", "INSTANCE_WORK", "SETTLED", "FAILED"}
     for name, (reads, _) in RANGES.items():
         assert not blind & set(reads.split()), name
+
+
+STOPPED = "RUN HISTORY RUN_BY_STATUS"
+"""What a stop writes of a run that it ends."""
+
+BETWEEN_RUNS: dict[str, tuple[str, str]] = {
+    # The declaration that creates a child: what the child is made of, and its parent's step.
+    "accept_declaration": (
+        "RUN ITEM STEP",
+        f"RUN STEP HISTORY LEASE RUN_INPUT RUN_STAMP RUN_LIST RUN_BY_FUNCTION RUN_BY_STATUS {QUEUED}",
+    ),
+    "complete_run": ("RUN ITEM", "RUN OUTPUT RUN_BY_STATUS HISTORY LEASE ITEM READY DUE BELL"),
+    "settle_child": (
+        "RUN ITEM STEP",
+        f"RUN STEP STEP_VALUE SETTLED FAILED HISTORY READY RUN_BY_STATUS {QUEUED}",
+    ),
+    "cancel_run": ("RUN", f"{STOPPED} ITEM READY DUE BELL"),
+    # A child that its stop ends: its discovery goes, and the settlement of its parent's step is on its way.
+    "propagate_stop": ("ITEM RUN", f"{STOPPED} READY READY_APP ITEM DUE BELL"),
+}
+
+
+async def test_what_passes_between_runs_touches_exactly_these_keys() -> None:
+    """RFD 2, "every transaction stays bounded by its own run's records": none but a parent's and its child's."""
+    world, store = recorded_world(prefix=b"")
+    await world.begin({"fulfil": ["order.placed"], "pick": []})
+    await world.hello()
+    store.commits.clear()
+    await world.start_run()
+    await invoke(world, await world.lease_pass())
+    await world.complete(await world.lease_pass(function="pick"))
+    await pass_on_all(world)
+    await world.complete(await world.lease_pass())
+    stopped = await world.start_run()
+    await invoke(world, await world.lease_pass())
+    await cancel(world, stopped.run_id)
+    await pass_on_all(world)
+    told: dict[str, tuple[set[str], set[str]]] = {}
+    for commit in store.commits:
+        if commit.name in BETWEEN_RUNS and "RUN" in kinds(commit.reads):
+            reads, writes = told.setdefault(commit.name, (set(), set()))
+            reads |= kinds(commit.reads)
+            writes |= kinds(commit.writes)
+    assert told == {name: (set(reads.split()), set(writes.split())) for name, (reads, writes) in BETWEEN_RUNS.items()}

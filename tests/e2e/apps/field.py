@@ -66,6 +66,16 @@ async def telling(ctx: Context, request: Request) -> str:
     return event
 
 
+@app.function(on="field.calling")
+async def calling(ctx: Context, request: Request) -> list[Any]:
+    """Invokes the function that its request names behind a step of its own, and says what it came to."""
+    await ctx.step.run("first", work, request, 0, compensate=undo)
+    try:
+        return ["returned", await ctx.step.invoke("call", request["call"], request)]
+    except StepFailed as failed:
+        return [failed.category]
+
+
 @app.function(on="field.second-try")
 async def second_try(ctx: Context, request: Request) -> int:
     """Fails once; on its way to the second attempt each process waits for a gate of its own, in code outside steps."""
