@@ -14,7 +14,9 @@ import msgspec
 from ryusen.context import StepCall
 from ryusen.protocol.frames import (
     Assign,
+    CallSite,
     Complete,
+    DefinitionBlocked,
     Fail,
     Failed,
     Failure,
@@ -23,7 +25,9 @@ from ryusen.protocol.frames import (
     StepDeclaration,
     StepMemo,
     Succeeded,
+    Timer,
 )
+from ryusen.server_steps import emission_of, server_step
 from ryusen.worker.passes import Ended, Met, Turn
 
 from simulation.scenario import Draws
@@ -43,6 +47,9 @@ APPLICATION = "shop"
 FUNCTIONS = ("fulfil", "refund")
 STEPS_MAX = 4
 TIMEOUTS_MS = (None, None, 4_000, 20_000)
+DELAYS_MS = (0, 1_000, 15_000)
+EMITTED = {"fulfil": "returned", "refund": "seen"}
+"""What each function may emit; no function starts itself so, however indirectly."""
 _CONTEXT = contextvars.copy_context()
 
 
@@ -56,6 +63,10 @@ class StepCode:
         has_compensator: whether it can be undone.
         attempts: tries before it has failed for good; the compensator's too.
         timeout_ms: of each attempt.
+        is_repeatable: whether its callback may run again under its operation id.
+        undo_is_repeatable: whether its compensator may.
+        delay_ms: a durable timer of so long instead of a callback.
+        emits: an event that is emitted instead of a callback.
     """
 
     id: str
@@ -63,6 +74,15 @@ class StepCode:
     has_compensator: bool
     attempts: int
     timeout_ms: int | None
+    is_repeatable: bool = False
+    undo_is_repeatable: bool = False
+    delay_ms: int | None = None
+    emits: str = ""
+
+    @property
+    def is_callback(self) -> bool:
+        """Whether workers run it; the server settles the others."""
+        return self.delay_ms is None and not self.emits
 
 
 @dataclass(frozen=True)
@@ -79,44 +99,86 @@ class Code:
     functions: Mapping[str, tuple[StepCode, ...]]
     failing: frozenset[str] = frozenset()
 
+    @property
+    def has_duplicate(self) -> bool:
+        """Whether some function uses a step id twice."""
+        return any(len({step.id for step in steps}) < len(steps) for steps in self.functions.values())
 
-def _new_step(draws: Draws, step_id: str) -> StepCode:
-    return StepCode(
+
+def _new_step(draws: Draws, step_id: str, function: str) -> StepCode:
+    step = StepCode(
         id=step_id,
         is_handled=draws.chance(0.4),
         has_compensator=draws.chance(0.7),
         attempts=draws.one_of((1, 1, 2, 3)),
         timeout_ms=draws.one_of(TIMEOUTS_MS),
+        is_repeatable=draws.chance(0.25),
+        undo_is_repeatable=draws.chance(0.25),
     )
+    if draws.chance(0.12):
+        return replace(step, has_compensator=False, delay_ms=draws.one_of(DELAYS_MS))
+    if draws.chance(0.08):
+        return replace(step, has_compensator=False, emits=EMITTED[function])
+    return step
 
 
 def first_code(draws: Draws) -> Code:
     """Return the version that is deployed first."""
     functions = {
-        name: tuple(_new_step(draws, f"s{index}") for index in range(1, draws.number(0, STEPS_MAX) + 1))
+        name: tuple(_new_step(draws, f"s{index}", name) for index in range(1, draws.number(0, STEPS_MAX) + 1))
         for name in FUNCTIONS
     }
     failing = frozenset(name for name in FUNCTIONS if draws.chance(0.5))
-    return Code("r1" if draws.chance(0.8) else "", functions, failing)
+    code = Code("r1" if draws.chance(0.8) else "", functions, failing)
+    return _with_duplicate(code, draws) if draws.chance(0.12) else code
 
 
 def next_code(code: Code, draws: Draws, version: int) -> Code:
     """Return the version after `code`: one function changes by one step."""
+    release = f"r{version}" if draws.chance(0.8) else ""
+    if code.has_duplicate and draws.chance(0.6):
+        return replace(mended(code), release=release)
     name = draws.one_of(FUNCTIONS)
     steps = list(code.functions[name])
     place = draws.number(0, max(0, len(steps) - 1))
-    change = draws.one_of(("add", "remove", "rename", "compensator", "ending"))
+    change = draws.one_of(("add", "remove", "rename", "compensator", "compensator", "ending", "duplicate"))
     if change == "add" or not steps:
-        steps.insert(place, _new_step(draws, f"n{version}"))
+        steps.insert(place, _new_step(draws, f"n{version}", name))
     elif change == "remove":
         del steps[place]
     elif change == "rename":
         steps[place] = replace(steps[place], id=f"n{version}")
-    elif change == "compensator":
+    elif change == "compensator" and steps[place].is_callback:
         steps[place] = replace(steps[place], has_compensator=not steps[place].has_compensator)
-    failing = code.failing ^ {name} if change == "ending" else code.failing
-    release = f"r{version}" if draws.chance(0.8) else ""
-    return Code(release, {**code.functions, name: tuple(steps)}, failing)
+    changed = replace(code, release=release, functions={**code.functions, name: tuple(steps)})
+    if change == "duplicate":
+        return _with_duplicate(changed, draws)
+    return replace(changed, failing=code.failing ^ {name}) if change == "ending" else changed
+
+
+def _with_duplicate(code: Code, draws: Draws) -> Code:
+    """Return the code with one step id used twice in one function."""
+    name = draws.one_of(FUNCTIONS)
+    steps = code.functions[name]
+    if not steps:
+        return code
+    again = draws.one_of(steps)
+    place = draws.number(0, len(steps))
+    return replace(code, functions={**code.functions, name: (*steps[:place], again, *steps[place:])})
+
+
+def mended(code: Code) -> Code:
+    """Return the code with a new id for every second use of one."""
+    functions = {}
+    for name, steps in code.functions.items():
+        ids: set[str] = set()
+        fixed = []
+        for step in steps:
+            free = next(name for name in (step.id, *(f"{step.id}-{n}" for n in range(2, 99))) if name not in ids)
+            ids.add(free)
+            fixed.append(replace(step, id=free))
+        functions[name] = tuple(fixed)
+    return replace(code, functions=functions)
 
 
 @dataclass
@@ -137,7 +199,12 @@ class ScriptedPass:
         """Walk to the next unresolved step, or to the end."""
         self.failed_met.clear()
         target = self.assign.ref.step if self.assign.ref.kind == "compensation" else None
+        met: set[str] = set()
         for step in self.code.functions[self.assign.function]:
+            if step.id in met and target is None:
+                site = CallSite(location=f"shop.py:{len(met)}")
+                return Ended(DefinitionBlocked(reason="duplicate_step_id", step=step.id, first=site, duplicate=site))
+            met.add(step.id)
             memo = self.memo.get(step.id)
             if step.id == target or memo is None:
                 if self.is_refused:
@@ -158,6 +225,13 @@ class ScriptedPass:
 
 
 def _call(step: StepCode) -> StepCall:
+    if step.delay_ms is not None:
+        terms = server_step(step.id, None, "shop.py", kind="timer", timer=Timer(delay_ms=step.delay_ms))
+        return StepCall(terms, None, (), {}, None, _CONTEXT)
+    if step.emits:
+        emission = emission_of(step.emits, step.id, None)
+        terms = server_step(step.id, None, "shop.py", kind="emission", emission=emission)
+        return StepCall(terms, None, (), {}, None, _CONTEXT)
     policy = RetryPolicy(attempts=step.attempts, initial_ms=500, coefficient=2.0, cap_ms=9_000)
     declaration = StepDeclaration(
         id=step.id,
@@ -167,6 +241,8 @@ def _call(step: StepCode) -> StepCall:
         compensable=step.has_compensator,
         undo_retry=policy,
         undo_timeout_ms=step.timeout_ms,
+        repeatable=step.is_repeatable,
+        undo_repeatable=step.undo_is_repeatable,
     )
     compensate = _nothing if step.has_compensator else None
     return StepCall(declaration, _nothing, (), {}, None, _CONTEXT, compensate)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from keyspace import lifecycle
+from keyspace.history import HistoryKind
 from keyspace.lifecycle import (
     AttemptState,
     CompensationState,
@@ -22,6 +23,7 @@ from keyspace.lifecycle import (
     StepState,
     StopReason,
 )
+from keyspace.limits import REPEATABLE_LOSSES_MAX
 from keyspace.records.run import AttemptRecord, HistoryRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction
 
@@ -298,6 +300,50 @@ def the_unwind_goes_backwards(model: Model, before: RunLook | None, after: RunLo
 
 
 @rule
+def what_the_server_settles_is_not_undone(model: Model, before: RunLook | None, after: RunLook) -> Iterator[str]:
+    """RFD 2, "a settled timer is never part of an unwind", and the same of waits, children and emissions."""
+    for step_id in after.completions.values():
+        if after.steps[step_id].kind.is_server_owned:
+            yield f"the {after.steps[step_id].kind} {step_id} is among the completions"
+    if any(
+        after.steps[at.step_id].kind.is_server_owned and at.generation == after.steps[at.step_id].generation
+        for at in after.attempts
+    ):
+        yield "a step that the server settles has an attempt"
+
+
+FORWARD = frozenset(
+    (
+        HistoryKind.PASS_AUTHORIZED,
+        HistoryKind.STEP_DECLARED,
+        HistoryKind.ATTEMPT_AUTHORIZED,
+        HistoryKind.RETRY_SCHEDULED,
+        HistoryKind.RETRY_AUTHORIZED,
+        HistoryKind.RUN_COMPLETED,
+        HistoryKind.RUN_FAILED,
+        HistoryKind.DEFINITION_BLOCKED,
+    )
+)
+
+
+@rule
+def nothing_goes_forward_past_the_deadline(model: Model, before: RunLook | None, after: RunLook) -> Iterator[str]:
+    """RFD 2, "At or after the deadline, it first materializes TimedOut stop intent"."""
+    deadline_ms, stop = after.run.deadline_at_ms, after.run.stop
+    if deadline_ms is None:
+        if stop is not None and stop.reason is StopReason.TIMED_OUT:
+            yield "it timed out and has no deadline"
+        return
+    if stop is not None and stop.reason is StopReason.TIMED_OUT and stop.at_ms < deadline_ms:
+        yield f"it timed out {deadline_ms - stop.at_ms} ms before its deadline"
+    for ordinal in range(1 if before is None else len(before.history) + 1, len(after.history) + 1):
+        entry = after.history[ordinal]
+        is_forward = HistoryKind(entry.kind) in FORWARD and "direction" not in entry.data
+        if is_forward and entry.at_ms >= deadline_ms:
+            yield f"{entry.kind} {entry.at_ms - deadline_ms} ms after its deadline"
+
+
+@rule
 def the_recovery_says_what_happened(model: Model, before: RunLook | None, after: RunLook) -> Iterator[str]:
     """FILLED-IN 5."""
     run = after.run
@@ -327,8 +373,20 @@ def a_value_was_said_by_somebody(model: Model, before: RunLook | None, after: Ru
         if attempt.failure is not None and attempt.failure.category == "forged":
             yield f"{at} failed with a forged failure"
     for step_id, value in after.values.items():
+        if after.steps[step_id].kind.is_server_owned:
+            continue
         if value == FORGED or value not in model.told.get((after.run.run_id, step_id), ()):
             yield f"step {step_id} has the value {value!r}, which nobody said"
+
+
+@rule
+def losses_are_counted(model: Model, before: RunLook | None, after: RunLook) -> Iterator[str]:
+    """FILLED-IN 2: what is repeatable is delivered again, and Unknown when it is lost three times in a row."""
+    for at, attempt in after.attempts.items():
+        if attempt.loss_count and not may_repeat(after, at):
+            yield f"{at} was delivered again and may not be repeated"
+        if attempt.loss_count >= REPEATABLE_LOSSES_MAX:
+            yield f"{at} was delivered again after {attempt.loss_count} losses"
 
 
 @rule

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 from ryusen.protocol.frames import (
@@ -26,17 +27,18 @@ from ryusen.protocol.frames import (
 )
 
 from keyspace.errors import Refusal
-from keyspace.layout import DUE_APP, ITEM, UNRESOLVED
+from keyspace.layout import DUE_APP, ITEM, UNRESOLVED, shard_of_workspace
 from keyspace.lifecycle import Phase, StopReason
-from keyspace.limits import BUCKET_MS, RENEW_ITEMS_MAX, SHARDS
-from keyspace.queue.claims import vested_items
+from keyspace.limits import BUCKET_MS, RENEW_ITEMS_MAX
 from keyspace.queue.leases import expired_leases
 from keyspace.queue.pointers import clear_due_pointer, due_in_application, due_in_shard
 from keyspace.records.run import FailureRecord
-from keyspace.records.work import Direction, Lane, LaneKind
+from keyspace.records.work import Direction, ItemRecord, Lane, LaneKind, WorkKind
 from keyspace.transitions.accept_event import Submission, accept_event
-from keyspace.transitions.expand_event import expand_event
+from keyspace.transitions.blockers import blocker_key
+from keyspace.transitions.expand_event import Expanded, expand_event
 from keyspace.transitions.lose_lease import lose_lease
+from keyspace.transitions.rediscover_run import rediscover_run
 from keyspace.transitions.resolve_attempt import (
     Command,
     DeclareFailure,
@@ -46,14 +48,20 @@ from keyspace.transitions.resolve_attempt import (
     resolve_attempt,
 )
 from keyspace.transitions.stop_run import StopOutcome, cancel_run
+from keyspace.tx import Tx
 from keyspace.waiting import waiting_for
-from simulation.code import APPLICATION
+from services.dispatcher.effects import Renewal
+from services.dispatcher.server_handlers import server_handlers
+from services.lanes.duebook import LaneOf
+from services.lanes.handlers import Handler, Handlers
+from services.lanes.turn import find_items
+from simulation.code import APPLICATION, mended
 from simulation.coverage import edges_noticed
 from simulation.dispatching import OPTIONS, SimSession
 from simulation.fleet import Line, SimWorker
 from simulation.model import FORGED, Broken, RunLook, stop_stands
 from simulation.scenario import Draws, Kind, Move, Scenario
-from simulation.world import EVENTS, World, as_broken
+from simulation.world import EVENTS, World, as_broken, instant_of
 
 __all__ = ["Played", "TraceLine", "play"]
 
@@ -64,6 +72,7 @@ RESOLUTIONS_MAX = 60
 """Unknown attempts an operator settles at the end; a retry may be lost in its turn, so there is no exact number."""
 JUMPS_MS = (20, 300, 1_000, 5_000, OPTIONS.lease_ms + 1_000, 60_000)
 STARTING = (*EVENTS, "placed", "returned", "placed", "returned")
+SERVER_HANDLERS = server_handlers(value_bytes_max=OPTIONS.value_bytes_max)
 SETS_MS = (-400, -150, 150, 400, -5_000, 5_000)
 
 
@@ -205,7 +214,7 @@ async def lease(world: World, draws: Draws) -> str:
     lanes = _due_lanes(world, workspace)
     server = sorted(_server_items(world, workspace))
     if server and (not lanes or draws.chance(0.3)):
-        return await _expand(world, workspace, draws.choose(server, str))
+        return await _serve(world, workspace, draws.choose(server, str))
     sessions = _takers(world, workspace)
     if not lanes or not sessions:
         return "nothing to lease, or nobody"
@@ -275,6 +284,21 @@ async def time_passes(world: World, draws: Draws) -> str:
     for worker in world.workers:
         world.tick_worker(worker)
     return f"{delta_ms} ms pass"
+
+
+@makes(Kind.HEARTBEAT)
+async def heartbeat(world: World, draws: Draws) -> str:
+    """Let the time between two renewals pass, and every worker renew what it holds."""
+    world.clock.advance(OPTIONS.renew_every_ms + 1)
+    for worker in world.workers:
+        world.tick_worker(worker)
+    for line in list(world.lines):
+        while line.to_server and not line.is_cut:
+            await world.server_hears(line)
+    for session in world.sessions():
+        for effect in [one for one in session.pending if isinstance(one, Renewal)]:
+            await world.guard(session.process, partial(session.do, effect))
+    return "every worker renews"
 
 
 @makes(Kind.CLOCK_SET)
@@ -428,6 +452,30 @@ async def cancel(world: World, draws: Draws) -> str:
         world.run_look(workspace, run_id), StopReason.CANCELLED
     ):
         world.broken.append(Broken("an acknowledged stop stands", f"{run_id}: {reply}"))
+    return f"{world.run_name(run_id)}: {reply.outcome.value}"
+
+
+@makes(Kind.REDISCOVER)
+async def rediscover(world: World, draws: Draws) -> str:
+    """Let an operator have a blocked run looked at again, or one that is not blocked."""
+    blocked = [(ws, look) for ws, look in world.runs() if look.run.phase is Phase.DEFINITION_BLOCKED]
+    runs = blocked if blocked and draws.chance(0.9) else world.runs()
+    if not runs:
+        return "there is no run"
+    workspace, look = draws.choose(runs, lambda one: one[1].run.run_id)
+    run_id, item_id = look.run.run_id, world.gateway.keyspace.mint()
+    try:
+        reply = await world.act(
+            world.gateway,
+            "rediscover_run",
+            lambda tx: rediscover_run(tx, workspace, run_id, by="operator", item_id=item_id),
+        )
+    except Refusal as refusal:
+        world.saw(f"refused: {refusal.code}")
+        return f"{world.run_name(run_id)}: refused, {refusal.code}"
+    if reply is None:
+        return f"nobody hears whether {world.run_name(run_id)} is looked at again"
+    world.saw(f"rediscover: {reply.outcome.value}")
     return f"{world.run_name(run_id)}: {reply.outcome.value}"
 
 
@@ -645,26 +693,40 @@ def _server_items(world: World, workspace: str) -> list[str]:
     ]
 
 
-async def _expand(world: World, workspace: str, item_id: str) -> str:
+async def _serve(world: World, workspace: str, item_id: str) -> str:
     """Let a server process handle one of its items, found as it finds them."""
     item = world.look().record(ITEM.at(workspace, item_id))
-    lane, bucket = item.where, world.clock.now_ms() // BUCKET_MS
-    found = False
-    for shard in range(SHARDS):
-        pointers = await world.act(
-            world.gateway,
-            "due_in_shard",
-            lambda tx, s=shard: due_in_shard(tx, lane.kind, s, from_bucket=0, to_bucket=bucket, limit=50),  # type: ignore[misc]
-        )
-        found = found or any(pointer[1] == workspace for pointer in pointers or ())
-    if not found:
+    if item is None:
+        return "work that is done"
+    lane, bucket, shard = item.where, world.clock.now_ms() // BUCKET_MS, shard_of_workspace(workspace)
+    pointers = await world.act(
+        world.gateway,
+        "due_in_shard",
+        lambda tx: due_in_shard(tx, lane.kind, shard, from_bucket=0, to_bucket=bucket, limit=50),
+    )
+    if not any(pointer[1] == workspace for pointer in pointers or ()):
         world.broken.append(Broken("server work is found", f"no pointer leads to {item.kind.value} {item_id}"))
         return "work that nothing leads to"
-    items = await world.act(world.gateway, "vested_items", lambda tx: vested_items(tx, workspace, lane, limit=50))
-    if item_id not in [one.item_id for one in items or ()]:
+    key = LaneOf(workspace, lane)
+    found = await world.act(world.gateway, "find_items", lambda tx: find_items(tx, key, limit=50))
+    if found is None or item_id not in [one.item_id for one in found.items]:
         return f"{item.kind.value} is not found now"
-    await world.act(world.gateway, "expand_event", lambda tx: expand_event(tx, workspace, item.target, item.item_id))
-    return "an event is expanded"
+    handler = _handlers(world)[item.kind]
+    outcome = await world.act(world.gateway, handler.transition, lambda tx: handler.handle(tx, workspace, item))
+    word = getattr(outcome, "value", "") or ("nobody hears" if outcome is None else "done")
+    world.saw(f"served: {item.kind.value} {word}")
+    return f"{item.kind.value}: {word}"
+
+
+def _handlers(world: World) -> Handlers:
+    """Return what server processes do with each kind of work, the dispatcher's own table and fan-out's line."""
+
+    async def expand(tx: Tx, workspace: str, item: ItemRecord) -> Expanded:
+        return await expand_event(
+            tx, workspace, item.target, item.item_id, run_timeout_default_ms=world.default_timeout_ms
+        )
+
+    return {**SERVER_HANDLERS, WorkKind.FANOUT: Handler("expand_event", expand)}
 
 
 async def _recover(world: World) -> int:
@@ -746,7 +808,7 @@ async def _queue_round(world: World) -> int:
     count = 0
     for workspace in world.workspaces:
         for item_id in _server_items(world, workspace):
-            await _expand(world, workspace, item_id)
+            await _serve(world, workspace, item_id)
             count += 1
         for lane in _due_lanes(world, workspace):
             sessions = _takers(world, workspace)
@@ -763,30 +825,50 @@ async def _queue_round(world: World) -> int:
 
 
 async def _finish(world: World, tell: Tell) -> None:
-    """Stop the faults; then every run must end, or wait visibly."""
+    """Stop the faults; then every run must end, or wait visibly; and end when the code is mended and an operator decides."""
     world.ids.begin(world.seed, 1_000_000)
     world.faults.arm(())
     try:
         for process in (world.gateway, *(one.process for one in world.dispatchers)):
             await process.store.land()
-        for workspace in world.workspaces:
-            worker = SimWorker(f"w-{workspace}", workspace, world.versions[-1], f"{world.seed:032x}", 4)
-            world.workers.append(worker)
-        await _rest(world)
+        _staff(world, "end")
+        await _rest(world, is_mended=False)
         await world.check_all()
         _must_rest(world)
-        if not world.broken:
-            await _settle_unknown(world)
+        await _mend(world)
+        await _settle_unknown(world)
     except Exception as error:  # noqa: BLE001 - whatever it is, nothing expected it, and the trace tells of it
         world.broken.append(as_broken(error))
     ends = ", ".join(f"{world.run_name(look.run.run_id)} {look.run.status}" for _, look in world.runs())
     tell(0, "faults stop, everything comes to rest", ends)
 
 
+def _staff(world: World, name: str) -> None:
+    """Start a worker of the newest code in each workspace; the older ones stay as they are."""
+    for workspace in world.workspaces:
+        instance = Draws(world.seed, f"{name}/{workspace}").bytes(16).hex()
+        world.workers.append(SimWorker(f"w-{name}-{workspace}", workspace, world.versions[-1], instance, 4))
+
+
+async def _mend(world: World) -> None:
+    """Deploy code without duplicate step ids and send all others away: blocked runs must go on by themselves."""
+    if world.broken or not any(look.run.phase is Phase.DEFINITION_BLOCKED for _, look in world.runs()):
+        return
+    world.versions.append(replace(mended(world.versions[-1]), release="mended"))
+    for worker in list(world.workers):
+        _end(world, worker)
+    _staff(world, "mended")
+    await _rest(world, is_mended=True)
+    for _, look in world.runs():
+        if not world.broken and look.run.phase is Phase.DEFINITION_BLOCKED:
+            sentence = f"{world.run_name(look.run.run_id)} is still blocked, and its code is mended"
+            world.broken.append(Broken("a blocked run goes on when its code is mended", sentence))
+
+
 def _must_rest(world: World) -> None:
     """Every run has ended, or waits visibly for somebody."""
-    for _, look in world.runs():
-        if not world.broken and not _may_rest(world, look):
+    for workspace, look in world.runs():
+        if not world.broken and not _may_rest(world, workspace, look):
             sentence = f"{world.run_name(look.run.run_id)} is {look.run.phase.value} and waits for nobody"
             world.broken.append(Broken("every run ends or waits visibly", sentence))
 
@@ -797,7 +879,7 @@ async def _settle_unknown(world: World) -> None:
         if world.broken or not _unresolved(world):
             break
         await resolve(world, Draws(world.seed, f"end/{number}"))
-        await _rest(world)
+        await _rest(world, is_mended=True)
     for _, look in world.runs():
         if not world.broken and look.run.phase is not Phase.TERMINAL:
             sentence = f"{world.run_name(look.run.run_id)} is {look.run.phase.value} when all is settled"
@@ -808,36 +890,46 @@ def _unresolved(world: World) -> list[tuple[str, str, int, str, int]]:
     return [at for workspace in world.workspaces for at, _ in world.look().records(UNRESOLVED, workspace)]
 
 
-async def _rest(world: World) -> None:
+async def _rest(world: World, *, is_mended: bool) -> None:
+    """Let time pass until nothing is left to do; without mended code, probes of blocked runs are left for later."""
     for _ in range(ROUNDS_MAX):
         done = await go_on(world, FLOW_STEPS_MAX, is_forced=True)
         if world.broken:
             return
-        next_ms = world.next_instant_ms()
-        if done < FLOW_STEPS_MAX and not _has_work(world):
+        left = _work_left(world, is_mended)
+        if done < FLOW_STEPS_MAX and not left:
             return
+        instants = [at_ms for item in left if (at_ms := instant_of(item)) is not None]
         now_ms = world.clock.now_ms()
-        delta_ms = OPTIONS.renew_every_ms if next_ms is None else min(next_ms - now_ms, OPTIONS.renew_every_ms)
-        world.clock.advance(max(1, delta_ms))
+        next_ms = min((at_ms for at_ms in instants if at_ms > now_ms), default=now_ms + OPTIONS.renew_every_ms)
+        world.clock.advance(_patience_ms(world, next_ms - now_ms))
         for worker in list(world.workers):
             world.tick_worker(worker)
         for session in world.sessions():
             if session.is_open:
                 world.tick_session(session)
         await _recover(world)
-    items = [item for workspace in world.workspaces for _, item in world.look().records(ITEM, workspace)]
-    left = ", ".join(f"{item.kind.value} {item.state.value}" for item in items)
+    left_text = ", ".join(f"{item.kind.value} {item.state.value}" for item in _work_left(world, is_mended))
     world.broken.append(
-        Broken("everything comes to rest", f"work is left after {ROUNDS_MAX} rounds: {left or 'frames'}")
+        Broken("everything comes to rest", f"work is left after {ROUNDS_MAX} rounds: {left_text or 'frames'}")
     )
 
 
-def _has_work(world: World) -> bool:
-    return any(world.look().rows(ITEM.span(workspace), 1) for workspace in world.workspaces)
+def _patience_ms(world: World, wanted_ms: int) -> int:
+    """Return how long may pass at once: from renewal to renewal while somebody holds a lease, else to the next instant."""
+    return max(1, min(wanted_ms, OPTIONS.renew_every_ms) if world.leased_shards() else wanted_ms)
 
 
-def _may_rest(world: World, look: RunLook) -> bool:
+def _work_left(world: World, is_mended: bool) -> list[ItemRecord]:
+    items = [item for workspace in world.workspaces for _, item in world.look().records(ITEM, workspace)]
+    return [item for item in items if is_mended or item.kind is not WorkKind.DEFINITION_PROBE]
+
+
+def _may_rest(world: World, workspace: str, look: RunLook) -> bool:
     if look.run.phase is Phase.TERMINAL:
         return True
-    waiting = waiting_for(look.run, None, world.clock.now_ms())
-    return look.run.item_id is None and look.run.unknown_count > 0 and waiting is not None
+    look_now = world.look()
+    item = None if look.run.item_id is None else look_now.record(ITEM.at(workspace, look.run.item_id))
+    blocker = look_now.record(blocker_key(workspace, look.run.run_id))
+    waiting = waiting_for(look.run, item, world.clock.now_ms(), blocker=blocker)
+    return waiting is not None and waiting.word in ("operator", "fix")

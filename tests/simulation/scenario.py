@@ -40,6 +40,7 @@ class Kind(StrEnum):
     DISPATCHER = "a dispatcher does something"
     WORKER = "a worker does something"
     TIME = "time passes"
+    HEARTBEAT = "leases are renewed in time"
     CLOCK_SET = "the clock is set"
     RECOVER = "expired leases are recovered"
     CUT = "a connection breaks"
@@ -51,6 +52,7 @@ class Kind(StrEnum):
     STOP_DISPATCHER = "a dispatcher restarts"
     LEAVE = "a dispatcher drains"
     CANCEL = "a run is cancelled"
+    REDISCOVER = "an operator asks to look again"
     RESOLVE = "an operator resolves"
     DUPLICATE = "a worker's frame comes twice"
     REORDER = "frames overtake each other"
@@ -67,6 +69,7 @@ WEIGHTS: dict[Kind, float] = {
     Kind.DISPATCHER: 16,
     Kind.WORKER: 12,
     Kind.TIME: 7,
+    Kind.HEARTBEAT: 2,
     Kind.CLOCK_SET: 0.7,
     Kind.RECOVER: 5,
     Kind.CUT: 4,
@@ -78,6 +81,7 @@ WEIGHTS: dict[Kind, float] = {
     Kind.STOP_DISPATCHER: 0.7,
     Kind.LEAVE: 0.4,
     Kind.CANCEL: 2,
+    Kind.REDISCOVER: 2,
     Kind.RESOLVE: 5,
     Kind.DUPLICATE: 2,
     Kind.REORDER: 1,

@@ -45,7 +45,7 @@ from simulation.model import AttemptAt, Broken, Model, RunLook, may_repeat
 from simulation.scenario import Draws
 from simulation.witness import Commit, Look, MoveFaults, Touched, WitnessEngine, judge
 
-__all__ = ["EVENTS", "WORKSPACES", "SimulationClock", "World"]
+__all__ = ["EVENTS", "WORKSPACES", "SimulationClock", "World", "as_broken", "instant_of"]
 
 T = TypeVar("T")
 
@@ -54,6 +54,7 @@ EVENTS: Mapping[str, tuple[str, ...]] = {"placed": ("fulfil",), "returned": ("re
 WORKSPACES = ("acme", "quiet")
 RUN_LEAVES = (RUN, STEP, ATTEMPT, HISTORY, COMPLETION, STEP_VALUE, OUTPUT)
 VERSIONS_MAX = 5
+RUN_TIMEOUTS_MS = (None, None, None, 15_000, 90_000)
 FSCK_EVERY = 50
 HANG_SHARE = 0.06
 
@@ -128,6 +129,8 @@ class World:
         self.notes: list[str] = []
         draws = Draws(seed, "world")
         self.workspaces = WORKSPACES[: 1 + draws.chance(0.3)]
+        self.timeouts_ms = {name: draws.one_of(RUN_TIMEOUTS_MS) for name in FUNCTIONS}
+        self.default_timeout_ms = draws.one_of(RUN_TIMEOUTS_MS)
         self.versions: list[Code] = [first_code(Draws(seed, "code/1"))]
         self.gateway = self._open("gateway")
         self.dispatchers = [SimDispatcher(self._open(name), self, continues=draws.chance(0.6)) for name in ("d1", "d2")]
@@ -152,7 +155,7 @@ class World:
         self.ids.begin(self.seed, 0)
         keyspace = self.gateway.keyspace
         await open_keyspace(keyspace)
-        functions = tuple(FunctionSpec(name, _triggers(name)) for name in FUNCTIONS)
+        functions = tuple(FunctionSpec(name, _triggers(name), timeout_ms=self.timeouts_ms[name]) for name in FUNCTIONS)
         manifest = ManifestSpec(APPLICATION, functions)
         for name in self.workspaces:
             await keyspace.transact("create_workspace", lambda tx, ws=name: create_workspace(tx, ws))
@@ -434,13 +437,8 @@ class World:
     def next_instant_ms(self) -> int | None:
         """Return when the next thing becomes due by itself: work that vests, a lease that runs out; None for nothing."""
         now_ms = self.clock.now_ms()
-        instants = []
-        for workspace in self.workspaces:
-            for _, item in self.look().records(ITEM, workspace):
-                assert isinstance(item, ItemRecord)
-                at_ms = item.vesting_ms if item.state is ItemState.READY else item.expires_at_ms
-                if at_ms is not None:
-                    instants.append(at_ms)
+        items = [item for workspace in self.workspaces for _, item in self.look().records(ITEM, workspace)]
+        instants = [at_ms for item in items if (at_ms := instant_of(item)) is not None]
         return min((at_ms for at_ms in instants if at_ms > now_ms), default=None)
 
     def leased_shards(self) -> list[int]:
@@ -461,6 +459,11 @@ def _frame_text(frame: Any) -> str:
     step = f" of {ref.step}" if ref is not None and ref.step is not None else ""
     code = getattr(frame, "verdict", "") or getattr(frame, "reason", "")
     return f"{word}{step}{f' ({code})' if code else ''}"
+
+
+def instant_of(item: ItemRecord) -> int | None:
+    """Return when an item becomes due, or its lease runs out."""
+    return item.vesting_ms if item.state is ItemState.READY else item.expires_at_ms
 
 
 def as_broken(error: BaseException) -> Broken:
