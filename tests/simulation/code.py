@@ -15,6 +15,7 @@ from ryusen.context import StepCall
 from ryusen.protocol.frames import (
     Assign,
     CallSite,
+    Child,
     Complete,
     DefinitionBlocked,
     Fail,
@@ -26,6 +27,7 @@ from ryusen.protocol.frames import (
     StepMemo,
     Succeeded,
     Timer,
+    Wait,
 )
 from ryusen.server_steps import emission_of, server_step
 from ryusen.worker.passes import Ended, Met, Turn
@@ -50,6 +52,11 @@ TIMEOUTS_MS = (None, None, 4_000, 20_000)
 DELAYS_MS = (0, 1_000, 15_000)
 EMITTED = {"fulfil": "returned", "refund": "seen"}
 """What each function may emit; no function starts itself so, however indirectly."""
+INVOKED = {"fulfil": "refund"}
+AWAITED = {"fulfil": "seen", "refund": "placed"}
+PAIRS: tuple[dict[str, str], ...] = ({}, {}, {"shop": "north"}, {"shop": "south"})
+"""What events carry, and what waits ask for."""
+LIMITS_MS = (None, 0, 4_000, 30_000)
 _CONTEXT = contextvars.copy_context()
 
 
@@ -67,6 +74,9 @@ class StepCode:
         undo_is_repeatable: whether its compensator may.
         delay_ms: a durable timer of so long instead of a callback.
         emits: an event that is emitted instead of a callback.
+        invokes: a function that is started and waited for instead of a callback.
+        awaits: an event that is waited for instead of a callback.
+        limit_ms: how long the invoked run, or the wait, may take; None is for ever, which no wait may.
     """
 
     id: str
@@ -78,11 +88,14 @@ class StepCode:
     undo_is_repeatable: bool = False
     delay_ms: int | None = None
     emits: str = ""
+    invokes: str = ""
+    awaits: str = ""
+    limit_ms: int | None = None
 
     @property
     def is_callback(self) -> bool:
         """Whether workers run it; the server settles the others."""
-        return self.delay_ms is None and not self.emits
+        return self.delay_ms is None and not (self.emits or self.invokes or self.awaits)
 
 
 @dataclass(frozen=True)
@@ -115,10 +128,16 @@ def _new_step(draws: Draws, step_id: str, function: str) -> StepCode:
         is_repeatable=draws.chance(0.25),
         undo_is_repeatable=draws.chance(0.25),
     )
-    if draws.chance(0.12):
-        return replace(step, has_compensator=False, delay_ms=draws.one_of(DELAYS_MS))
-    if draws.chance(0.08):
-        return replace(step, has_compensator=False, emits=EMITTED[function])
+    kind = draws.number(1, 100)
+    owned = replace(step, has_compensator=False)
+    if kind <= 10:
+        return replace(owned, delay_ms=draws.one_of(DELAYS_MS))
+    if kind <= 18:
+        return replace(owned, emits=EMITTED[function])
+    if kind <= 26 and function in INVOKED:
+        return replace(owned, invokes=INVOKED[function], limit_ms=draws.one_of(LIMITS_MS))
+    if kind <= 32:
+        return replace(owned, awaits=AWAITED[function], limit_ms=draws.one_of(LIMITS_MS) or 60_000)
     return step
 
 
@@ -141,7 +160,7 @@ def next_code(code: Code, draws: Draws, version: int) -> Code:
     name = draws.one_of(FUNCTIONS)
     steps = list(code.functions[name])
     place = draws.number(0, max(0, len(steps) - 1))
-    change = draws.one_of(("add", "remove", "rename", "compensator", "compensator", "ending", "duplicate"))
+    change = draws.one_of(("add", "remove", "remove", "rename", "compensator", "compensator", "ending", "duplicate"))
     if change == "add" or not steps:
         steps.insert(place, _new_step(draws, f"n{version}", name))
     elif change == "remove":
@@ -229,9 +248,15 @@ def _call(step: StepCode) -> StepCall:
         terms = server_step(step.id, None, "shop.py", kind="timer", timer=Timer(delay_ms=step.delay_ms))
         return StepCall(terms, None, (), {}, None, _CONTEXT)
     if step.emits:
-        emission = emission_of(step.emits, step.id, None)
+        emission = emission_of(step.emits, step.id, _pairs_of(step))
         terms = server_step(step.id, None, "shop.py", kind="emission", emission=emission)
         return StepCall(terms, None, (), {}, None, _CONTEXT)
+    if step.invokes:
+        child = Child(function=step.invokes, input=msgspec.Raw(b'"invoked"'), timeout_ms=step.limit_ms)
+        return StepCall(server_step(step.id, None, "shop.py", kind="child", child=child), None, (), {}, None, _CONTEXT)
+    if step.awaits:
+        wait = Wait(event=step.awaits, match=_pairs_of(step), timeout_ms=step.limit_ms or 0)
+        return StepCall(server_step(step.id, None, "shop.py", kind="wait", wait=wait), None, (), {}, None, _CONTEXT)
     policy = RetryPolicy(attempts=step.attempts, initial_ms=500, coefficient=2.0, cap_ms=9_000)
     declaration = StepDeclaration(
         id=step.id,
@@ -248,13 +273,17 @@ def _call(step: StepCode) -> StepCall:
     return StepCall(declaration, _nothing, (), {}, None, _CONTEXT, compensate)
 
 
+def _pairs_of(step: StepCode) -> dict[str, str]:
+    return PAIRS[(step.attempts + step.is_handled) % len(PAIRS)]
+
+
 def _nothing() -> None:
     return None
 
 
-def callback_outcome(draws: Draws, value: str) -> Outcome:
+def callback_outcome(draws: Draws, value: str, *, is_undo: bool) -> Outcome:
     """Return how a callback ends that was not cut short."""
-    if draws.chance(0.62):
+    if draws.chance(0.58 if is_undo else 0.64):
         return Succeeded(value=msgspec.Raw(b'"%s"' % value.encode()))
     failure = Failure(category="application", message=f"no {value}")
     return Failed(failure=failure, retryable=draws.chance(0.65))

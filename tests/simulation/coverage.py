@@ -19,7 +19,7 @@ from keyspace.lifecycle import (
     StepState,
 )
 
-__all__ = ["OUT_OF_REACH", "edge", "edges_noticed", "everything"]
+__all__ = ["OUT_OF_REACH", "RARE", "edge", "edges_noticed", "everything"]
 
 
 def edge(machine: str, state: StrEnum, event: StrEnum) -> str:
@@ -98,10 +98,11 @@ ANSWERS = frozenset(
 NOT_SCRIPTED = "no scenario has it in its scripts yet"
 
 OUT_OF_REACH: dict[str, str] = {
-    **{edge("step", StepState.WAITING, event): NOT_SCRIPTED for event in (StepEvent.EXHAUSTED,)},
     edge("step", StepState.OBSOLETE, StepEvent.OWNED): NOT_SCRIPTED,
     edge("run", Phase.DEFINITION_BLOCKED, RunEvent.STOPPED_SETTLING): NOT_SCRIPTED,
     f"history: {HistoryKind.DECLARATION_REPEATED.value}": NOT_SCRIPTED,
-    edge("work item", ItemState.READY, ItemEvent.DEFERRED): "only work that fails for a defect is deferred",
 }
 """What no scenario meets, and why. A scenario that meets one of these fails the test, so that the list stays true."""
+
+RARE = frozenset((edge("work item", ItemState.READY, ItemEvent.DEFERRED),))
+"""What the soak meets, and five hundred scenarios need not."""

@@ -55,7 +55,7 @@ from services.dispatcher.server_handlers import server_handlers
 from services.lanes.duebook import LaneOf
 from services.lanes.handlers import Handler, Handlers
 from services.lanes.turn import find_items
-from simulation.code import APPLICATION, mended
+from simulation.code import APPLICATION, PAIRS, mended
 from simulation.coverage import edges_noticed
 from simulation.dispatching import OPTIONS, SimSession
 from simulation.fleet import Line, SimWorker
@@ -188,7 +188,8 @@ async def submit(world: World, draws: Draws) -> str:
         workspace, event_id, event = draws.one_of(world.workspaces), draws.bytes(16).hex(), draws.one_of(STARTING)
         first_id, key = event_id, f"key-{event_id[:6]}" if draws.chance(0.6) else None
         world.submissions.append((workspace, event_id, key, event))
-    submission = Submission(event, b'"%s"' % first_id[:6].encode(), {}, None, key)
+    pairs = Draws(world.seed, f"pairs/{first_id}").one_of(PAIRS)
+    submission = Submission(event, b'"%s"' % first_id[:6].encode(), pairs, None, key)
     accepted = await world.act(
         world.gateway,
         "accept_event",
@@ -932,4 +933,4 @@ def _may_rest(world: World, workspace: str, look: RunLook) -> bool:
     item = None if look.run.item_id is None else look_now.record(ITEM.at(workspace, look.run.item_id))
     blocker = look_now.record(blocker_key(workspace, look.run.run_id))
     waiting = waiting_for(look.run, item, world.clock.now_ms(), blocker=blocker)
-    return waiting is not None and waiting.word in ("operator", "fix")
+    return waiting is not None and waiting.word in ("operator", "fix", "child")

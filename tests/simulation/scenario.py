@@ -20,7 +20,7 @@ __all__ = ["FAULTS_PER_MOVE_MAX", "MOVES", "Draws", "Kind", "Move", "Scenario", 
 
 T = TypeVar("T")
 
-MOVES = 90
+MOVES = 110
 """Moves of a scenario. Measured: rare paths meet in few events and workers, so many short scenarios beat few long ones."""
 OPENING = 6
 """Moves at the start that set the scene: workers and events, so that the rest has something to act on."""
@@ -74,7 +74,7 @@ WEIGHTS: dict[Kind, float] = {
     Kind.RECOVER: 5,
     Kind.CUT: 4,
     Kind.HURRY: 5,
-    Kind.START_WORKER: 2,
+    Kind.START_WORKER: 3,
     Kind.KILL_WORKER: 1,
     Kind.LOSE: 6,
     Kind.DRAIN_WORKER: 0.7,

@@ -89,7 +89,7 @@ class _Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, ProcessStopped):
+        if not isinstance(error, ProcessStopped | StoreError):
             self._world.broken.append(Broken("nothing is only logged", f"{record.getMessage()}: {error!r}"))
 
 
@@ -336,7 +336,8 @@ class World:
             ref = task.ref
             assert ref is not None and ref.step is not None
             name = f"{ref.run}/{ref.kind}/{ref.step}/{ref.generation}"
-            outcome = callback_outcome(Draws(self.seed, f"outcome/{name}"), f"{ref.step}:{ref.generation}")
+            value, is_undo = f"{ref.step}:{ref.generation}", ref.kind == "compensation"
+            outcome = callback_outcome(Draws(self.seed, f"outcome/{name}"), value, is_undo=is_undo)
             if isinstance(outcome, Succeeded) and ref.kind == "callback":
                 self.model.value_said(ref.run, ref.step, bytes(outcome.value))
             effects = worker.core.callback_ended(task.request, outcome, now_ms)
