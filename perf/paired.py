@@ -167,7 +167,8 @@ def _pair(workload: Workload, taken: list[tuple[Slice, Slice]]) -> Pair:
 async def _profiled(site: Site, workload: Workload, pace: Pace, place: Path) -> dict[str, TopFunctions]:
     await anyio.Path(place).mkdir()
     seconds = min(PROFILE_S, pace.seconds)
-    await measure_slice(site, workload, pace, beside=sampler(place, list(Role), seconds, native_lock_only=True))
+    beside = sampler(place, list(Role), seconds, after_s=pace.warm_s, native_lock_only=True)
+    await measure_slice(site, workload, pace, beside=beside)
     return {name: _top(profile) for name, profile in read_profiles(place).items()}
 
 

@@ -119,18 +119,21 @@ def show_profile(profile: Profile, console: Console, title: str) -> None:
         console.print(table)
 
 
-def sampler(place: Path, roles: Sequence[Role], seconds: float, *, native_lock_only: bool = False) -> Beside:
+def sampler(
+    place: Path, roles: Sequence[Role], seconds: float, *, after_s: float = WARM_S, native_lock_only: bool = False
+) -> Beside:
     """Return what samples a process of each of `roles` beside a load; the stacks are then in `place`, a file a process.
 
     Args:
         place: a folder that is there.
         roles: whose first process is sampled.
-        seconds: for how long, from the end of the load's warm-up on.
+        seconds: for how long, at least 1.
+        after_s: how long after the load's begin, such as its warm-up.
         native_lock_only: whether only what holds the interpreter's lock counts, so that waiting for disks does not.
     """
 
     async def sample(launcher: Launcher) -> None:
-        await anyio.sleep(WARM_S)
+        await anyio.sleep(after_s)
         async with anyio.create_task_group() as group:
             for role in roles:
                 group.start_soon(one, launcher, role, name=f"sample {role}")
@@ -138,7 +141,7 @@ def sampler(place: Path, roles: Sequence[Role], seconds: float, *, native_lock_o
     async def one(launcher: Launcher, role: Role) -> None:
         process = launcher.process(role)
         program = str(Path(sys.executable).with_name("py-spy"))
-        command = [program, "record", "--pid", str(process.pid), "--duration", str(int(seconds))]
+        command = [program, "record", "--pid", str(process.pid), "--duration", str(max(1, int(seconds)))]
         command += ["--rate", str(RATE_HZ), "--format", "raw", "--output", str(place / process.name)]
         command += ["--gil"] if native_lock_only else []
         with anyio.fail_after(seconds + GRACE_S):

@@ -231,7 +231,11 @@ async def load(fleet: Fleet, rng: random.Random, happenings: list[tuple[Happenin
     is_over = False
 
     async def has_room() -> bool:
-        return submitted - len(world.marks("end")) / len(STEPS) < WINDOW
+        marks = world.marks()
+        ended = {(mark.run, mark.step) for mark in marks if mark.mark == "end"}
+        # What a killed worker was at waits for an operator: counted as under way, a few kills would leave no room for load.
+        lost = {mark.run for mark in marks if mark.pid in fleet.killed and (mark.run, mark.step) not in ended}
+        return submitted - len(lost) - len(ended) / len(STEPS) < WINDOW
 
     async def call() -> None:
         nonlocal submitted
