@@ -26,7 +26,9 @@ from topology.tables import Role
 SEED_VARIABLE = "RYUSEN_E2E_SEED"
 LEASE_MS = int(SHORT_LEASES["lease_ms"])
 RUNS_MIN = 150
-RUNS_MAX = 500
+RUNS_MAX = 2_000
+"""More than the service takes through in the time of all incidents: load that ends before them hits nothing."""
+PAGE_RUNS = 500
 BETWEEN_EFFECTS = (20, 100)
 """Effects that begin between two incidents, drawn."""
 STEPS = ("first", "second", "third")
@@ -36,7 +38,7 @@ WINDOW = 16
 BUSY_MIN = 3
 """Callbacks under way where something is to happen: one alone may have ended by then."""
 CALLERS = 8
-WORK_MS = (20, 100)
+WORK_MS = (50, 250)
 SETTLE_S_MAX = 60.0
 DEADLY_COUNT = 4
 HEALTHY_COUNT = 30
@@ -263,7 +265,7 @@ async def settled(fleet: Fleet, runs: list[str]) -> list[Story]:
     world = fleet.world
 
     async def look() -> bool:
-        page = await world.client.runs(status="running", limit=RUNS_MAX)
+        page = await world.client.runs(status="running", limit=PAGE_RUNS)
         return page.next_cursor is None and all(run["waiting"]["word"] == "operator" for run in page.items)
 
     await eventually(look, "every run has ended or is in doubt", seconds_max=SETTLE_S_MAX)
