@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from keyspace.budget import Budget, check_allowance
 from keyspace.clock import Clock
 from keyspace.limits import ALLOWANCE_BYTES_DEFAULT, PAYLOAD_BYTES_DEFAULT
+from keyspace.policy import ANY_TIME, RunTimePolicy
 from keyspace.store.api import Store, Transaction
 from keyspace.store.meter import Meter
 from keyspace.store.runner import Runner
@@ -63,6 +64,7 @@ class Keyspace:
         payload_bytes_max: int = PAYLOAD_BYTES_DEFAULT,
         rng: Randomness | None = None,
         meter: Meter | None = None,
+        run_time: RunTimePolicy = ANY_TIME,
     ) -> None:
         """Bind a store to a deployment.
 
@@ -74,6 +76,7 @@ class Keyspace:
             payload_bytes_max: the largest payload or result accepted.
             rng: where ids come from; the operating system's source by default, a seeded one in tests.
             meter: where counters by transition name go.
+            run_time: how long runs may take where nothing else says so.
 
         Raises:
             Refusal: `bad_allowance`.
@@ -84,6 +87,7 @@ class Keyspace:
         self.prefix = prefix
         self.allowance_bytes = allowance_bytes
         self.payload_bytes_max = payload_bytes_max
+        self.run_time = run_time
         self.meter = meter if meter is not None else Meter()
         self._rng: Randomness = rng if rng is not None else SystemRandomness()
         self._runner = Runner(store, clock=clock, meter=self.meter)
@@ -115,6 +119,7 @@ class Keyspace:
                 budget=Budget(self.allowance_bytes),
                 now_ms=self.clock.now_ms(),
                 ids=Ids(seed, attempt_index),
+                run_time=self.run_time,
             )
             return await body(tx)
 

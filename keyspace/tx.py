@@ -14,6 +14,7 @@ from keyspace.budget import Budget
 from keyspace.errors import CorruptRecord
 from keyspace.leaf import Key, Leaf
 from keyspace.limits import CHUNK_BYTES, chunk_count_max
+from keyspace.policy import ANY_TIME, RunTimePolicy
 from keyspace.store.api import KeyRange, Transaction, Watch
 from keyspace.tuple_layer import COMMIT_STAMP_BYTES
 
@@ -67,6 +68,7 @@ class Tx:
         now_ms: engine time, sampled once for this attempt (Unix epoch milliseconds).
         ids: ids for what this attempt creates.
         budget: this attempt's account.
+        run_time: how long runs may take where nothing else says so.
     """
 
     __slots__ = (
@@ -78,9 +80,19 @@ class Tx:
         "ids",
         "now_ms",
         "read_count",
+        "run_time",
     )
 
-    def __init__(self, raw: Transaction, *, prefix: bytes, budget: Budget, now_ms: int, ids: Ids) -> None:
+    def __init__(
+        self,
+        raw: Transaction,
+        *,
+        prefix: bytes,
+        budget: Budget,
+        now_ms: int,
+        ids: Ids,
+        run_time: RunTimePolicy = ANY_TIME,
+    ) -> None:
         """Wrap one store transaction."""
         self._raw = raw
         self._prefix = prefix
@@ -89,6 +101,7 @@ class Tx:
         self.budget = budget
         self.now_ms = now_ms
         self.ids = ids
+        self.run_time = run_time
         self.read_count = 0
 
     # -- reads

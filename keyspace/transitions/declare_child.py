@@ -30,12 +30,24 @@ def child_identity(workspace: str, application: str, run_id: str, step_id: str) 
     return digest_of("ryusen.child", workspace, application, run_id, step_id)
 
 
-def check_child(run: RunRecord, terms: ChildTerms, declared: FunctionRecord | None, value_bytes_max: int) -> int:
+def check_child(
+    run: RunRecord,
+    terms: ChildTerms,
+    declared: FunctionRecord | None,
+    *,
+    value_bytes_max: int,
+    longest_ms: int | None = None,
+) -> int:
     """Return the child's depth, or refuse an invocation that the engine will not make (RFD 2, "The engine refuses").
 
     Raises:
-        Refusal: `value_too_large`, `unknown_function`, `child_depth`.
+        Refusal: `value_too_large`, `run_timeout_above_maximum`, `unknown_function`, `child_depth`.
     """
+    if longest_ms is not None and terms.timeout_ms is not None and terms.timeout_ms > longest_ms:
+        raise Refusal(
+            "run_timeout_above_maximum", "An invocation's timeout is longer than this deployment allows.",
+            field="timeout_ms", value=terms.timeout_ms, limit=longest_ms,
+        )  # fmt: skip
     if len(terms.input) > value_bytes_max:
         raise Refusal(
             "value_too_large", "A child's input is too large.", field="input", bytes=len(terms.input),
@@ -56,18 +68,20 @@ def check_child(run: RunRecord, terms: ChildTerms, declared: FunctionRecord | No
 
 
 def tightest_timeout(
-    run: RunRecord, terms: ChildTerms, declared: FunctionRecord, now_ms: int
+    run: RunRecord, terms: ChildTerms, declared: FunctionRecord, now_ms: int, default_ms: int | None = None
 ) -> tuple[int | None, DeadlineSource]:
     """Return how long the child may take from `now_ms`, and which of its three bounds says so; None is for ever.
 
-    The bounds: what its function declares, the invocation's own timeout, and what its parent has left. Of equal ones the
-    invocation's is named, so that a timeout of zero is told from a parent without time.
+    The bounds: what its function declares, or else the deployment's `default_ms`; the invocation's own timeout; and what its
+    parent has left. Of equal ones the invocation's is named, so that a timeout of zero is told from a parent without time.
     """
     bounds: list[tuple[int, DeadlineSource]] = []
     if terms.timeout_ms is not None:
         bounds.append((terms.timeout_ms, DeadlineSource.INVOKE))
     if declared.timeout_ms is not None:
         bounds.append((declared.timeout_ms, DeadlineSource.FUNCTION))
+    elif default_ms is not None:
+        bounds.append((default_ms, DeadlineSource.DEPLOYMENT))
     if run.deadline_at_ms is not None:
         bounds.append((run.deadline_at_ms - now_ms, DeadlineSource.PARENT))
     # min keeps the first of equal ones.
@@ -100,7 +114,7 @@ async def declare_child(
     declared = await tx.load(
         MANIFEST_FUNCTION.at(workspace, run.application, run.manifest_generation, terms.function), snapshot=True
     )
-    depth = check_child(run, terms, declared, value_bytes_max)
+    depth = check_child(run, terms, declared, value_bytes_max=value_bytes_max, longest_ms=tx.run_time.longest_ms)
     assert declared is not None
     child_id = child_identity(workspace, run.application, run.run_id, step.step_id)
     parent = ParentRecord(run_id=run.run_id, step_id=step.step_id, depth=depth)
@@ -109,7 +123,7 @@ async def declare_child(
         # Its step would be recorded with it, so a child without one is not this step's, whatever it says of itself. A
         # refusal answers the pass, where an error would have it delivered for ever.
         raise Refusal("child_conflict", "The child's identity is another run's.", field="step id", run=child_id)
-    timeout_ms, source = tightest_timeout(run, terms, declared, now_ms)
+    timeout_ms, source = tightest_timeout(run, terms, declared, now_ms, tx.run_time.default_ms)
     materialize_run(
         tx,
         workspace,

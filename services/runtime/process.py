@@ -27,6 +27,7 @@ from keyspace.opening import (
     open_keyspace,
     record_high_water,
 )
+from keyspace.policy import RunTimePolicy
 from keyspace.records.work import ProcessRecord
 from keyspace.store.api import Store
 from keyspace.store.errors import StoreError, StoreUnavailableError
@@ -110,6 +111,7 @@ class Process:
             prefix=config.key_prefix.encode(),
             allowance_bytes=config.allowance_bytes,
             payload_bytes_max=config.payload_bytes_max,
+            run_time=RunTimePolicy(config.run_timeout_default_ms or None, config.run_timeout_max_ms or None),
         )
         self.keyspace.health = self.health
         self.process_id = self.keyspace.mint()

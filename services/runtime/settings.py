@@ -191,13 +191,13 @@ SETTINGS: tuple[Setting, ...] = (
         "How often fan-out and dispatcher look at all pointers, which covers a wake-up that was lost.",
     ),
     _integer(
-        "run_timeout_default_ms", 0, Group.FANOUT, 0, RUN_TIMEOUT_MS_MAX, "ms",
-        "How long a run may take whose function declares no timeout; 0 is for ever. A run shows that its deadline is the "
-        "deployment's. At most run_timeout_max_ms where that is set.",
+        "run_timeout_default_ms", 0, Group.COMMON, 0, RUN_TIMEOUT_MS_MAX, "ms",
+        "How long a run may take whose function declares no timeout, a child run too; 0 is for ever. A run shows that its "
+        "deadline is the deployment's. At most run_timeout_max_ms where that is set.",
     ),
     _integer(
-        "run_timeout_max_ms", 0, Group.GATEWAY, 0, RUN_TIMEOUT_MS_MAX, "ms",
-        "The longest run timeout that a manifest may declare; a longer one is refused, never shortened. 0 allows any.",
+        "run_timeout_max_ms", 0, Group.COMMON, 0, RUN_TIMEOUT_MS_MAX, "ms",
+        "The longest run timeout that a manifest or an invocation may declare; a longer one is refused, never shortened. 0 allows any.",
     ),
     _choice(
         "continuation", ("on", "off"), Group.DISPATCHER,

@@ -36,6 +36,7 @@ from keyspace.limits import (
     REPLAY_BYTES_MAX,
     REPLAY_STEP_BYTES,
 )
+from keyspace.policy import RunTimePolicy
 from keyspace.records.run import FailureRecord, ParentRecord, RunRecord
 from keyspace.records.work import Direction, WorkKind
 from keyspace.transitions.declaration import FAILURE_RESERVE_BYTES, ChildTerms, Declaration, check_room
@@ -281,6 +282,33 @@ async def test_what_is_left_of_the_parents_time_is_measured_at_acceptance(world:
     world.clock.advance(MINUTE_MS - 1)
     child = await invoke(world, await world.lease_pass())
     assert child.deadline_at_ms == run.deadline_at_ms == child.created_at_ms + 1
+
+
+@pytest.mark.parametrize(
+    ("declared_ms", "bound_ms", "source"),
+    [(None, MINUTE_MS, DeadlineSource.DEPLOYMENT), (9 * MINUTE_MS, 9 * MINUTE_MS, DeadlineSource.FUNCTION)],
+)
+async def test_a_childs_function_that_declares_nothing_has_the_deployments_default(
+    world: World, declared_ms: int | None, bound_ms: int, source: DeadlineSource
+) -> None:
+    """RFD 2, "unless its function declaration or a visible deployment policy supplies one": the same for runs of either
+    origin, "and the two creation paths cannot drift apart"."""
+    world.keyspace.run_time = RunTimePolicy(default_ms=MINUTE_MS)
+    _, child = await family(world, child_timeout_ms=declared_ms)
+    assert (child.deadline_at_ms, child.deadline_source) == (child.created_at_ms + bound_ms, source)
+    await world.check()
+
+
+async def test_an_invocation_above_the_deployments_maximum_is_refused(world: World) -> None:
+    """RFD 2, "an exceeding manifest or invocation is rejected instead of clamped": to the millisecond."""
+    world.keyspace.run_time = RunTimePolicy(longest_ms=MINUTE_MS)
+    await publish_each(world, {"fulfil": None, "pick": None})
+    await world.start_run()
+    work = await world.lease_pass()
+    longer = invocation(timeout_ms=MINUTE_MS + 1).terms
+    refusal = await must_refuse(world, "run_timeout_above_maximum", world.declare(work, CALL, retry=ONCE, terms=longer))
+    assert (refusal.details["field"], refusal.details["limit"]) == ("timeout_ms", MINUTE_MS)
+    assert (await invoke(world, work, timeout_ms=MINUTE_MS)).deadline_source is DeadlineSource.INVOKE
 
 
 @pytest.mark.case(40)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from waiting import until
 
 from keyspace.clock import VirtualClock
 from keyspace.layout import PROCESS
+from keyspace.policy import ANY_TIME, RunTimePolicy
 from keyspace.store.embedded import memory_store
 from keyspace.store.memory_engine import MemoryEngine
 from keyspace.tx import Tx
@@ -166,3 +169,12 @@ async def test_a_record_of_a_newer_release_makes_a_process_unready_not_dead() ->
         await change(None)
         await until(lambda: not process.health.faults)
     await store.close()
+
+
+def test_a_process_carries_the_deployments_word_on_run_times() -> None:
+    """RFD 2, "a visible deployment policy": whichever process creates a run knows it; 0 says nothing."""
+    base = VirtualClock()
+    store = memory_store(clock=base)
+    assert Process(CONFIG, "dispatcher", store, base).keyspace.run_time == ANY_TIME
+    bounded = dataclasses.replace(CONFIG, run_timeout_default_ms=5_000, run_timeout_max_ms=9_000)
+    assert Process(bounded, "dispatcher", store, base).keyspace.run_time == RunTimePolicy(5_000, 9_000)
