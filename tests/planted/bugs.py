@@ -5,6 +5,7 @@ from __future__ import annotations
 from .bug import Bug
 from .dispatching import DISPATCHING
 from .leasing import LEASING
+from .matching import MATCHING
 from .queueing import QUEUEING
 from .settling import SETTLING
 from .stopping import STOPPING
@@ -12,4 +13,4 @@ from .waiting_work import WAITING_WORK
 
 __all__ = ["BUGS"]
 
-BUGS: tuple[Bug, ...] = (*QUEUEING, *LEASING, *SETTLING, *STOPPING, *WAITING_WORK, *DISPATCHING)
+BUGS: tuple[Bug, ...] = (*QUEUEING, *LEASING, *SETTLING, *STOPPING, *WAITING_WORK, *MATCHING, *DISPATCHING)
