@@ -120,6 +120,7 @@ class Keyspace:
                 now_ms=self.clock.now_ms(),
                 ids=Ids(seed, attempt_index),
                 run_time=self.run_time,
+                attempt_index=attempt_index,
             )
             return await body(tx)
 

@@ -69,6 +69,7 @@ class Tx:
         ids: ids for what this attempt creates.
         budget: this attempt's account.
         run_time: how long runs may take where nothing else says so.
+        attempt_index: how many attempts of this call came before, so that a page that conflicts can be made smaller.
     """
 
     __slots__ = (
@@ -76,6 +77,7 @@ class Tx:
         "_prefix",
         "_raw",
         "_written",
+        "attempt_index",
         "budget",
         "ids",
         "now_ms",
@@ -92,6 +94,7 @@ class Tx:
         now_ms: int,
         ids: Ids,
         run_time: RunTimePolicy = ANY_TIME,
+        attempt_index: int = 0,
     ) -> None:
         """Wrap one store transaction."""
         self._raw = raw
@@ -102,6 +105,7 @@ class Tx:
         self.now_ms = now_ms
         self.ids = ids
         self.run_time = run_time
+        self.attempt_index = attempt_index
         self.read_count = 0
 
     # -- reads
@@ -170,6 +174,16 @@ class Tx:
                 self.budget.range_read(0, excess, parts)
         skip = len(self._prefix)
         return [(key[skip:], value) for key, value in rows]
+
+    async def snapshot_pages(self, spans: Iterable[KeyRange], *, limit: int) -> list[list[tuple[bytes, bytes]]]:
+        """Return at most `limit` pairs of each range, read by snapshot; all reads are issued before the first is awaited."""
+        prefix = self._prefix
+        reads = [
+            self._raw.get_range(prefix + span.begin, prefix + span.end, limit=limit, snapshot=True) for span in spans
+        ]
+        self.read_count += len(reads)
+        skip = len(prefix)
+        return [[(key[skip:], value) for key, value in await read] for read in reads]
 
     def _parts(self, begin: bytes, end: bytes) -> int:
         """Return into how many pieces this attempt's own writes may cut a range read; each costs what the whole would."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from keyspace.budget import charge_add, charge_clear, charge_read, charge_set
 from keyspace.layout import (
+    FAILED,
     HISTORY,
     ITEM,
     RUN,
@@ -18,11 +19,12 @@ from keyspace.layout import (
     WAIT_INDEX,
     WAIT_STAMP,
     bell_of,
+    bucket_of,
     due_pointer,
     ready_key,
 )
 from keyspace.leaf import Key
-from keyspace.limits import CHUNK_BYTES, STEPS_MAX, chunk_count_max
+from keyspace.limits import STEPS_MAX, chunk_count_max
 from keyspace.records.run import FailureRecord, RunRecord, StepRecord
 from keyspace.records.wait import WaitRecord, WaitRef
 from keyspace.records.work import LaneKind, server_lane
@@ -40,6 +42,7 @@ _GROWTH_BYTES = 512
 """How much longer a record may be once it is settled: instants, counts, sizes and a failure that the server words itself."""
 _HISTORY_BYTES = 512
 """A history entry besides the step's id and the event's name."""
+_NUMBER_BYTES = 20
 _ZERO_ID = "00" * 16
 _HISTORY_PER_STEP = 64
 
@@ -92,11 +95,13 @@ def settle_bytes(workspace: str, run: RunRecord, step: StepRecord, event: str, p
         + charge_set(at(SETTLED.at(workspace, run.run_id, ordinal)), len(step.step_id.encode()))
         + charge_set(at(HISTORY.at(workspace, run.run_id, ordinal)), history_bytes)
         + charge_set(at(STEP_VALUE.at(workspace, run.run_id, step.step_id, 0)), 0)
+        # A match that no record can carry fails the step instead, and a failed one is listed.
+        + charge_set(at(FAILED.at(workspace, run.run_id, step.step_id)), _NUMBER_BYTES)
     )
     work = (
         charge_set(item_key, len(ITEM.codec.encode(item)) + _GROWTH_BYTES)
         + charge_set(at(ready_key(workspace, lane, instant_ms, item.priority, _ZERO_ID)), 0)
-        + charge_set(at(due_pointer(workspace, lane, instant_ms)), 0)
+        + charge_set(at(due_pointer(workspace, lane, bucket_of(instant_ms))), 0)
         + charge_add(at(bell_of(workspace, lane)))
     )
     index_key = at(WAIT_INDEX.at(workspace, event, _ZERO_ID, bytes(STAMP_BYTES)))
@@ -117,5 +122,4 @@ def payload_charge_bytes(ref: WaitRef, workspace: str, payload_bytes: int, prefi
         STEP_VALUE.at(workspace, ref.run_id, ref.step_id, chunk_count_max(payload_bytes)).data
     )
     further = chunk_count_max(payload_bytes) - 1
-    assert CHUNK_BYTES > 0
     return payload_bytes + further * charge_set(key_bytes, 0)

@@ -21,7 +21,7 @@ from keyspace.records.work import ItemRecord
 from keyspace.transitions.binding_page import admit, create_runs, next_candidates, reserved_bytes
 from keyspace.transitions.find_target import find_target
 from keyspace.transitions.materialize_run import RunSource
-from keyspace.transitions.wait_page import DONE, PageSize, WaitPage, match_waits
+from keyspace.transitions.wait_page import DONE, WaitPage, match_waits
 from keyspace.tx import Tx
 
 __all__ = ["Expanded", "expand_event", "finalization_bytes"]
@@ -46,7 +46,6 @@ async def expand_event(
     item_id: str,
     *,
     run_timeout_default_ms: int | None = None,
-    page_size: PageSize | None = None,
 ) -> Expanded:
     """Run one chunk of an event's fan-out (RFD 2, "Fan-out work traverses the selected generation's").
 
@@ -56,7 +55,6 @@ async def expand_event(
         event_id: the event.
         item_id: its obligation.
         run_timeout_default_ms: the deployment's run timeout, for functions that declare none; None is for ever.
-        page_size: the same object in every attempt of this call, so that a page that conflicts is halved.
 
     Reads: expansion, item and event with conflict; the routing generation, a page of bindings and of the wait index, or the
         target's declaration, by snapshot; each candidate's run with conflict, and a matching wait's step and timer.
@@ -87,7 +85,6 @@ async def expand_event(
         workspace,
         event,
         expansion,
-        size=(page_size or PageSize()).take(),
         within_bytes=tx.budget.left_bytes - planned_bytes - final_bytes,
         borrowable_bytes=planned_bytes,
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from keyspace.errors import CorruptRecord
 from keyspace.layout import EVENT_PAYLOAD, EVENT_STAMP, ITEM, RUN, STEP, WAIT_INDEX
 from keyspace.lifecycle import Phase, StepKind, StepState
-from keyspace.limits import PAYLOAD_BYTES_MAX, REPLAY_BYTES_MAX, WAIT_PAGE_ITEMS
+from keyspace.limits import PAYLOAD_BYTES_MAX, REPLAY_BYTES_MAX, REPLAY_STEP_BYTES, WAIT_PAGE_ITEMS
 from keyspace.queue import items
 from keyspace.records.event import EventRecord, ExpansionRecord
 from keyspace.records.run import RunRecord, StepRecord
@@ -22,29 +23,21 @@ from keyspace.transitions.correlation import carries, pairs_of_event
 from keyspace.transitions.deadline import is_past_deadline
 from keyspace.transitions.declaration import WAIT_OUTCOME_BYTES_MAX
 from keyspace.transitions.declare_wait import payload_charge_bytes
-from keyspace.transitions.forget_wait import forget_wait
+from keyspace.transitions.forget_wait import remove_registration
 from keyspace.transitions.settle_server_step import continue_after, settle_server_step
 from keyspace.transitions.work import engine_now_ms, save_run
 from keyspace.tuple_layer import COMMIT_STAMP_BYTES, STAMP_BYTES
 from keyspace.tx import Tx
 
-__all__ = ["DONE", "PageSize", "WaitPage", "is_eligible", "match_waits"]
+__all__ = ["DONE", "WaitPage", "is_eligible", "match_waits", "page_items"]
 
 DONE = -1
 """The range of a cursor that has passed the last one."""
 
 
-class PageSize:
-    """How many registrations an attempt inspects: half as many after each attempt that did not commit, down to one."""
-
-    def __init__(self, items_max: int = WAIT_PAGE_ITEMS) -> None:
-        """Begin with `items_max`."""
-        self._next = items_max
-
-    def take(self) -> int:
-        """Return the size for the attempt that begins now."""
-        size, self._next = self._next, max(1, self._next // 2)
-        return size
+def page_items(attempt_index: int) -> int:
+    """Return how many registrations an attempt inspects: half as many after each that did not commit, down to one."""
+    return max(1, WAIT_PAGE_ITEMS >> attempt_index)
 
 
 class WaitPage(NamedTuple):
@@ -62,9 +55,10 @@ class WaitPage(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A registration at its place: the range, its stamp and what it asks for."""
+    """A registration at its place: the range with its pair's digest, its stamp and what it asks for."""
 
     range_index: int
+    pair: str
     stamp: bytes
     ref: WaitRef
 
@@ -100,18 +94,16 @@ async def match_waits(
     event: EventRecord,
     expansion: ExpansionRecord,
     *,
-    size: int,
     within_bytes: int,
     borrowable_bytes: int,
 ) -> WaitPage:
-    """Inspect the next registrations in order and settle those that the event satisfies.
+    """Inspect the next registrations in order and settle those that the event satisfies; one is inspected at least.
 
     Args:
         tx: the open transaction.
         workspace: whose event it is.
         event: the event.
         expansion: its cursor.
-        size: how many registrations to inspect at most.
         within_bytes: what settlements may charge.
         borrowable_bytes: what the first settlement may charge beyond that, so that one always fits.
 
@@ -120,14 +112,13 @@ async def match_waits(
     """
     if expansion.wait_range == DONE:
         return WaitPage(DONE, "", 0, 0)
-    found, is_last = await _inspect(tx, workspace, event, expansion, size)
-    admitted, left = _admit(tx, workspace, event, found, within_bytes, borrowable_bytes)
-    settled_count = await _settle_all(tx, workspace, event, [one for one in admitted if _may_match(event, one.ref, tx)])
-    if left or not is_last:
-        last = admitted[-1] if admitted else None
-        at = (last.range_index, last.stamp.hex()) if last else (expansion.wait_range, expansion.wait_cursor)
-        return WaitPage(*at, len(admitted), settled_count)
-    return WaitPage(DONE, "", len(admitted), settled_count)
+    found, is_last = await _inspect(tx, workspace, event, expansion, page_items(tx.attempt_index))
+    inspected_count, matching = _admit(tx, workspace, event, found, within_bytes, borrowable_bytes)
+    settled_count = await _settle_all(tx, workspace, event, matching)
+    if is_last and inspected_count == len(found):
+        return WaitPage(DONE, "", inspected_count, settled_count)
+    last = found[inspected_count - 1]
+    return WaitPage(last.range_index, last.stamp.hex(), inspected_count, settled_count)
 
 
 async def _inspect(
@@ -135,25 +126,33 @@ async def _inspect(
 ) -> tuple[list[_Candidate], bool]:
     """Return the next registrations below the event's own stamp, and whether they are the last."""
     stamp = await tx.load(EVENT_STAMP.at(workspace, event.event_id), snapshot=True)
-    assert stamp is not None, "an accepted event without its stamp"
+    if stamp is None:
+        raise CorruptRecord(record="EventRecord", reason="an accepted event without its stamp", event=event.event_id)
     # Registrations of the event's own transaction are not eligible, whatever their order in it.
     bound = stamp[:COMMIT_STAMP_BYTES] + bytes(STAMP_BYTES - COMMIT_STAMP_BYTES)
+    ranges = list(enumerate(pairs_of_event(event.correlation)))[expansion.wait_range :]
+    # The range that the page before ended in may well fill this one; the others are read together, and only behind it.
+    parts = [ranges[:1], ranges[1:]] if expansion.wait_cursor else [ranges]
     found: list[_Candidate] = []
-    for index, pair in enumerate(pairs_of_event(event.correlation)):
-        if index < expansion.wait_range:
-            continue
-        span = WAIT_INDEX.span(workspace, event.name, pair)
-        begin = span.begin
-        if index == expansion.wait_range and expansion.wait_cursor:
-            begin = WAIT_INDEX.at(workspace, event.name, pair, bytes.fromhex(expansion.wait_cursor)).data + b"\x00"
-        end = WAIT_INDEX.at(workspace, event.name, pair, bound).data
-        if begin >= end:
-            continue
-        rows = await tx.page(KeyRange(begin, end), limit=size + 1 - len(found), snapshot=True)
-        found += [_Candidate(index, WAIT_INDEX.parse(key)[-1], WAIT_INDEX.codec.decode(value)) for key, value in rows]
+    for part in parts:
+        limit = size + 1 - len(found)
+        spans = [_span(workspace, event.name, pair, index, expansion, bound) for index, pair in part]
+        pages = await tx.snapshot_pages([span for span in spans if span.begin < span.end], limit=limit)
+        filled = iter(pages)
+        for (index, pair), span in zip(part, spans, strict=True):
+            rows = next(filled) if span.begin < span.end else []
+            found += [_Candidate(index, pair, WAIT_INDEX.parse(k)[-1], WAIT_INDEX.codec.decode(v)) for k, v in rows]
         if len(found) > size:
             return found[:size], False
     return found, True
+
+
+def _span(workspace: str, name: str, pair: str, index: int, expansion: ExpansionRecord, bound: bytes) -> KeyRange:
+    """Return the part of a pair's registrations that is still to be inspected; its end may lie before its beginning."""
+    begin = WAIT_INDEX.span(workspace, name, pair).begin
+    if index == expansion.wait_range and expansion.wait_cursor:
+        begin = WAIT_INDEX.at(workspace, name, pair, bytes.fromhex(expansion.wait_cursor)).data + b"\x00"
+    return KeyRange(begin, WAIT_INDEX.at(workspace, name, pair, bound).data)
 
 
 def _may_match(event: EventRecord, ref: WaitRef, tx: Tx) -> bool:
@@ -168,21 +167,26 @@ def _admit(
     found: list[_Candidate],
     within_bytes: int,
     borrowable_bytes: int,
-) -> tuple[list[_Candidate], bool]:
-    """Return the candidates that this page evaluates, and whether it leaves one for the next.
+) -> tuple[int, list[_Candidate]]:
+    """Return how many candidates this page inspects, and those of them that it is to settle.
 
-    The first settlement may borrow; a registration that the event does not satisfy costs nothing.
+    The first settlement may borrow; a registration that the event does not satisfy costs nothing. One that not even all of
+    the transaction could carry is passed over and stays for its own timeout, because the event must still complete (RFD 2,
+    "A settlement no record can carry at all"); so no page ends where it began.
     """
-    needed_bytes, is_first = 0, True
+    needed_bytes = 0
+    matching: list[_Candidate] = []
     for count, one in enumerate(found):
         if not _may_match(event, one.ref, tx):
             continue
         charge = one.ref.settle_bytes + payload_charge_bytes(one.ref, workspace, event.payload_bytes, tx.prefix_bytes)
-        limit = within_bytes + (borrowable_bytes if is_first else 0)
-        if needed_bytes + charge > limit:
-            return found[:count], True
-        needed_bytes, is_first = needed_bytes + charge, False
-    return found, False
+        if not matching and charge > within_bytes + borrowable_bytes:
+            continue
+        if matching and needed_bytes + charge > within_bytes:
+            return count, matching
+        needed_bytes += charge
+        matching.append(one)
+    return len(found), matching
 
 
 async def _settle_all(tx: Tx, workspace: str, event: EventRecord, matching: list[_Candidate]) -> int:
@@ -208,17 +212,19 @@ async def _settle_all(tx: Tx, workspace: str, event: EventRecord, matching: list
         is_ours = is_eligible(run, step, one.ref, accepted_at_ms=event.accepted_at_ms, now_ms=now_ms)
         if timer is None or not is_ours or not _can_record(run, step):
             continue
-        await _settle(tx, workspace, event, payload, one, run, step, timer, now_ms)
+        _settle(tx, workspace, event, payload, one, run, step, timer, now_ms)
         settled_count += 1
     return settled_count
 
 
 def _can_record(run: RunRecord, step: StepRecord) -> bool:
     """Whether some outcome can be recorded at all: if none can, the wait stays for its own timeout and the event goes on."""
-    return run.replay_bytes + len(step.step_id.encode()) + WAIT_OUTCOME_BYTES_MAX <= REPLAY_BYTES_MAX
+    return (
+        run.replay_bytes + len(step.step_id.encode()) + REPLAY_STEP_BYTES + WAIT_OUTCOME_BYTES_MAX <= REPLAY_BYTES_MAX
+    )
 
 
-async def _settle(
+def _settle(
     tx: Tx,
     workspace: str,
     event: EventRecord,
@@ -231,7 +237,7 @@ async def _settle(
 ) -> None:
     """Record the matched payload as the step's result and let the run go on (RFD 2, "A match records the matched event's")."""
     items.consume(tx, workspace, timer)
-    await forget_wait(tx, workspace, run.run_id, step.step_id, stamp=one.stamp)
+    remove_registration(tx, workspace, run.run_id, step.step_id, event=event.name, pair=one.pair, stamp=one.stamp)
     told = {"event": event.event_id, "name": event.name}
     after = settle_server_step(tx, workspace, run, step, payload, now_ms, value_bytes_max=PAYLOAD_BYTES_MAX, told=told)
     save_run(tx, workspace, run, continue_after(tx, workspace, after, timer.item_id, now_ms))
