@@ -8,9 +8,14 @@ from keyspace.lifecycle import ItemState, Phase, StopReason
 from keyspace.limits import LOSSES_STUCK
 from keyspace.records.blocker import BlockerRecord
 from keyspace.records.run import RunRecord
+from keyspace.records.wait import WaitRecord
 from keyspace.records.work import ItemRecord, WorkKind
 
 __all__ = ["Waiting", "waiting_for"]
+
+
+PAIRS_SHOWN_MAX = 3
+"""Pairs of a registration that the sentence names; the step shows all."""
 
 
 class Waiting(NamedTuple):
@@ -23,9 +28,14 @@ class Waiting(NamedTuple):
 
 
 def waiting_for(
-    run: RunRecord, item: ItemRecord | None, now_ms: int, *, blocker: BlockerRecord | None = None
+    run: RunRecord,
+    item: ItemRecord | None,
+    now_ms: int,
+    *,
+    blocker: BlockerRecord | None = None,
+    wait: WaitRecord | None = None,
 ) -> Waiting | None:
-    """Return what `run` waits for, given its outstanding item and its blocker; None when it has ended.
+    """Return what `run` waits for, given its outstanding item, its blocker and its registration; None when it has ended.
 
     A run that stops or is being undone says so, because what it waits for means something else then: an effect that is
     running is still wanted, but nothing goes on from it.
@@ -56,6 +66,9 @@ def waiting_for(
         return Waiting(
             "stuck", f"{why}Its worker was lost {item.loss_count} times in a row.", item.enqueued_at_ms, item.vesting_ms
         )
+    if item.kind is WorkKind.TIMER and wait is not None:
+        what = f"step {item.step_id} waits for an event {wait.event}{_pairs(wait)}, sent after the wait was declared."
+        return Waiting("event", what, wait.registered_at_ms, item.vesting_ms)
     if item.kind is WorkKind.TIMER:
         return Waiting("timer", f"step {item.step_id} waits for its time.", item.enqueued_at_ms, item.vesting_ms)
     what = f"{why}{_doing(item)}"
@@ -71,6 +84,14 @@ def waiting_for(
     if run.phase is Phase.CANCELLING:
         return Waiting("settling", f"{what} had begun; its outcome is waited for.", since_ms, item.expires_at_ms)
     return Waiting("running", f"{what} is running on a worker.", since_ms, item.expires_at_ms)
+
+
+def _pairs(wait: WaitRecord) -> str:
+    if not wait.match:
+        return ""
+    shown = [f"{name}={value}" for name, value in sorted(wait.match.items())[:PAIRS_SHOWN_MAX]]
+    more = len(wait.match) - len(shown)
+    return " with " + " and ".join([*shown, *([f"{more} more"] if more else [])])
 
 
 def _stopping(run: RunRecord) -> str:

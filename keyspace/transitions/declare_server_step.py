@@ -87,7 +87,7 @@ async def declare_server_step(
     begun = await _begin(tx, workspace, run, step, declaration.terms, now_ms, value_bytes_max=value_bytes_max)
     run = await unblock(tx, workspace, run, now_ms)
     after = msgspec.structs.replace(run, step_count=run.step_count + (1 if earlier is None else 0))
-    after = history.append(tx, workspace, after, now_ms, (HistoryKind.STEP_DECLARED, _entry(begun)))
+    after = history.append(tx, workspace, after, now_ms, (HistoryKind.STEP_DECLARED, _entry(begun, declaration.terms)))
     following = None
     if begun.kind is StepKind.EMISSION:
         after = _settle_emission(tx, workspace, after, begun, now_ms, value_bytes_max=value_bytes_max)
@@ -184,14 +184,21 @@ def _new_step(
     )
 
 
-def _entry(step: StepRecord) -> dict[str, Any]:
-    entry = {"step": step.step_id, "name": step.name, "kind": step.kind.value, "generation": step.generation}
+def _entry(step: StepRecord, terms: ServerTerms | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "step": step.step_id,
+        "name": step.name,
+        "kind": step.kind.value,
+        "generation": step.generation,
+    }
     if step.server is not None and step.server.due_at_ms is not None:
         entry["due_at_ms"] = step.server.due_at_ms
     if step.server is not None and step.server.child_id is not None:
         entry["child"] = step.server.child_id
     if step.server is not None and step.server.event_id is not None:
         entry["event"] = step.server.event_id
+    if isinstance(terms, WaitTerms):
+        entry |= {"awaits": terms.event, "match": dict(terms.match), "timeout_ms": terms.timeout_ms}
     return entry | {"location": step.location}
 
 

@@ -51,7 +51,7 @@ def declare_wait(tx: Tx, workspace: str, run: RunRecord, step: StepRecord, terms
     """Register a wait and return its step with the anchor (RFD 2, "A declaration may instead be a durable external event").
 
     Writes: the registration, its entry in the wait index, its companion stamp, the Timer item with its index entries.
-    Budget: under 24 kB with the longest pairs.
+    Budget: under 6 kB; 200 kB with the longest pairs of what is written as an escape.
     """
     step = enqueue_timer(tx, workspace, run, step, now_ms + terms.timeout_ms, now_ms)
     pair = pair_of_registration(terms.match)

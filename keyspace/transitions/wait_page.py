@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from keyspace.errors import CorruptRecord
 from keyspace.layout import EVENT_PAYLOAD, EVENT_STAMP, ITEM, RUN, STEP, WAIT_INDEX
 from keyspace.lifecycle import Phase, StepKind, StepState
@@ -238,6 +240,10 @@ def _settle(
     """Record the matched payload as the step's result and let the run go on (RFD 2, "A match records the matched event's")."""
     items.consume(tx, workspace, timer)
     remove_registration(tx, workspace, run.run_id, step.step_id, event=event.name, pair=one.pair, stamp=one.stamp)
+    assert step.server is not None
+    by_event = msgspec.structs.replace(step, server=msgspec.structs.replace(step.server, event_id=event.event_id))
     told = {"event": event.event_id, "name": event.name}
-    after = settle_server_step(tx, workspace, run, step, payload, now_ms, value_bytes_max=PAYLOAD_BYTES_MAX, told=told)
+    after = settle_server_step(
+        tx, workspace, run, by_event, payload, now_ms, value_bytes_max=PAYLOAD_BYTES_MAX, told=told
+    )
     save_run(tx, workspace, run, continue_after(tx, workspace, after, timer.item_id, now_ms))

@@ -47,6 +47,8 @@ def fan_out_pump(
 
     def tell(done: Expanded) -> None:
         metrics.candidates.inc(done.evaluated_count)
+        metrics.inspected.inc(done.inspected_count)
+        metrics.settled.inc(done.settled_count)
         metrics.completed.inc(done.is_complete)
 
     handler = Handler("expand_event", expand, goes_on=lambda done: not done.is_complete, tell=tell)

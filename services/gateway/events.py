@@ -173,6 +173,8 @@ def _expansion(event: EventRecord, record: ExpansionRecord | None) -> Expansion:
         state=record.state.value,
         matched_count=record.matched_count,
         evaluated_count=record.evaluated_count,
+        inspected_count=record.inspected_count,
+        settled_count=record.settled_count,
         completed_at_ms=record.completed_at_ms,
         explanation=_explain_event(event, record),
     )
@@ -189,7 +191,7 @@ def _explain_event(event: EventRecord, record: ExpansionRecord) -> str:
         return explain_invocation(
             event.target_application, event.target_function, event.routing_generation, record.state, record.missing
         )
-    return _explain(event.routing_generation, record.state, record.matched_count)
+    return _explain(event.routing_generation, record.state, record.matched_count) + _explain_waits(record)
 
 
 def _explain(routing_generation: int, state: ExpansionState, matched_count: int) -> str:
@@ -201,6 +203,12 @@ def _explain(routing_generation: int, state: ExpansionState, matched_count: int)
     if matched_count == 0:
         return f"Routing generation {routing_generation} binds no function to an event of this name."
     return f"Routing generation {routing_generation} started {_runs(matched_count)}."
+
+
+def _explain_waits(record: ExpansionRecord) -> str:
+    if record.settled_count:
+        return f" It settled {record.settled_count} of the {record.inspected_count} waits that it met."
+    return f" It satisfied none of the {record.inspected_count} waits that it met." if record.inspected_count else ""
 
 
 def _runs(count: int) -> str:

@@ -8,6 +8,7 @@ from keyspace.layout import ITEM, OUTPUT, RUN, RUN_BY_FUNCTION, RUN_BY_STATUS, R
 from keyspace.lifecycle import Execution, Phase
 from keyspace.records.blocker import BlockerRecord
 from keyspace.records.run import FailureRecord, ParentRecord, RunRecord, StopRecord, UnwindRecord
+from keyspace.records.wait import WaitRecord
 from keyspace.records.work import ItemRecord
 from keyspace.run_input import load_input
 from keyspace.store.api import KeyRange
@@ -24,6 +25,7 @@ from services.gateway.operator_types import Cancellation, Stop
 from services.gateway.pages import PageRequest, read_rows
 from services.gateway.problems import ApiProblem
 from services.gateway.types import Deadline, Failure, Page, Parent, Run, RunSummary, Unwind, Waiting
+from services.gateway.waits import load_waits
 
 __all__ = ["STATUSES", "cancel", "failure_view", "get_run", "list_runs", "load_run", "raw_details"]
 
@@ -53,7 +55,12 @@ async def list_runs(call: Call) -> Answer:
         items = await tx.load_all([ITEM.at(call.workspace, item_id) for item_id in outstanding], snapshot=True)
         by_id = dict(zip(outstanding, items, strict=True))
         blockers = await load_blockers(tx, call.workspace, present)
-        shown = [_summary(run, by_id.get(run.item_id or ""), blockers.get(run.run_id), tx.now_ms) for run in present]
+        outstanding_of = [(run, by_id.get(run.item_id or "")) for run in present]
+        waits = await load_waits(tx, call.workspace, outstanding_of)
+        shown = [
+            _summary(run, _waiting(run, item, blockers.get(run.run_id), waits.get(run.run_id), tx.now_ms), tx.now_ms)
+            for run, item in outstanding_of
+        ]
         return Page(items=shown, next_cursor=found.next_cursor)
 
     return Answer(await call.transact("list_runs", page))
@@ -72,7 +79,10 @@ async def get_run(call: Call) -> Answer:
         if run.output_bytes is not None:
             output = await tx.load_blob(OUTPUT, call.workspace, run.run_id, size_bytes=run.output_bytes, snapshot=True)
         blockers = await load_blockers(tx, call.workspace, [run])
-        return _detail(run, item, blockers.get(run.run_id), tx.now_ms, payload, output)
+        blocker = blockers.get(run.run_id)
+        waits = await load_waits(tx, call.workspace, [(run, item)])
+        waiting = _waiting(run, item, blocker, waits.get(run.run_id), tx.now_ms)
+        return _detail(run, waiting, blocker, tx.now_ms, payload, output)
 
     return Answer(await call.transact("get_run", read))
 
@@ -160,14 +170,16 @@ def _span(workspace: str, status: str | None, application: str | None, function:
     return RUN_LIST.span(workspace)
 
 
-def _waiting(run: RunRecord, item: ItemRecord | None, blocker: BlockerRecord | None, now_ms: int) -> Waiting | None:
-    found = waiting_for(run, item, now_ms, blocker=blocker)
+def _waiting(
+    run: RunRecord, item: ItemRecord | None, blocker: BlockerRecord | None, wait: WaitRecord | None, now_ms: int
+) -> Waiting | None:
+    found = waiting_for(run, item, now_ms, blocker=blocker, wait=wait)
     if found is None:
         return None
     return Waiting(word=found.word, sentence=found.sentence, since_ms=found.since_ms, until_ms=found.until_ms)
 
 
-def _summary(run: RunRecord, item: ItemRecord | None, blocker: BlockerRecord | None, now_ms: int) -> RunSummary:
+def _summary(run: RunRecord, waiting: Waiting | None, now_ms: int) -> RunSummary:
     return RunSummary(
         run=run.run_id,
         application=run.application,
@@ -186,20 +198,20 @@ def _summary(run: RunRecord, item: ItemRecord | None, blocker: BlockerRecord | N
         step_count=run.step_count,
         unknown_count=run.unknown_count,
         failure=failure_view(run.failure),
-        waiting=_waiting(run, item, blocker, now_ms),
+        waiting=waiting,
         deadline=_deadline(run, now_ms),
     )
 
 
 def _detail(
     run: RunRecord,
-    item: ItemRecord | None,
+    waiting: Waiting | None,
     blocker: BlockerRecord | None,
     now_ms: int,
     payload: bytes,
     output: bytes | None,
 ) -> Run:
-    summary = _summary(run, item, blocker, now_ms)
+    summary = _summary(run, waiting, now_ms)
     return Run(
         **{name: getattr(summary, name) for name in summary.__struct_fields__},
         binding=run.binding or None,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from keyspace.layout import ATTEMPT, STALE, STEP, STEP_VALUE
+from keyspace.lifecycle import StepKind, StepState
 from keyspace.limits import STALE_RESULTS_MAX
 from keyspace.records.run import AttemptRecord, StepRecord
 from keyspace.records.work import Direction
@@ -20,7 +21,8 @@ from services.gateway.cursors import ListQuery
 from services.gateway.endpoints import Answer, Call, missing
 from services.gateway.pages import PageRequest, read_rows
 from services.gateway.runs import failure_view, load_run
-from services.gateway.types import Attempt, Page, Retry, StaleResult, Step, StepDetail
+from services.gateway.types import Attempt, AwaitedEvent, Page, Retry, StaleResult, Step, StepDetail
+from services.gateway.waits import load_awaited
 
 __all__ = ["get_step", "list_steps"]
 
@@ -59,7 +61,8 @@ async def list_steps(call: Call) -> Answer:
             for step_id, made in attempts.by_step.items():
                 by_step.setdefault(step_id, []).extend(made)
         next_cursor = found.next_cursor if shown == len(steps) else request.query.seal(found.rows[shown - 1][0])
-        items = [_step(step, by_step.get(step.step_id, [])) for step in steps[:shown]]
+        awaited = await load_awaited(tx, call.workspace, run_id, _registered(steps[:shown]))
+        items = [_step(step, by_step.get(step.step_id, []), awaited.get(step.step_id)) for step in steps[:shown]]
         return Page(items=items, next_cursor=next_cursor)
 
     return Answer(await call.transact("list_steps", page))
@@ -85,7 +88,8 @@ async def get_step(call: Call) -> Answer:
             value = await tx.load_blob(
                 STEP_VALUE, call.workspace, run_id, step_id, size_bytes=step.value_bytes, snapshot=True
             )
-        shown = _step(step, attempts)
+        awaited = await load_awaited(tx, call.workspace, run_id, _registered([step]))
+        shown = _step(step, attempts, awaited.get(step_id))
         return StepDetail(
             **{name: getattr(shown, name) for name in shown.__struct_fields__},
             stale_results=stale,
@@ -148,7 +152,11 @@ def _attempt(direction: Direction, record: AttemptRecord) -> Attempt:
     )
 
 
-def _step(record: StepRecord, attempts: list[Attempt]) -> Step:
+def _registered(steps: list[StepRecord]) -> list[str]:
+    return [step.step_id for step in steps if step.kind is StepKind.WAIT and step.state is StepState.WAITING]
+
+
+def _step(record: StepRecord, attempts: list[Attempt], awaited: AwaitedEvent | None) -> Step:
     return Step(
         step=record.step_id,
         name=record.name,
@@ -176,4 +184,5 @@ def _step(record: StepRecord, attempts: list[Attempt]) -> Step:
         attempts=attempts,
         due_at_ms=None if record.server is None else record.server.due_at_ms,
         event=None if record.server is None else record.server.event_id,
+        awaited=awaited,
     )

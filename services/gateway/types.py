@@ -151,9 +151,14 @@ class ExpansionSummary(_Answer, frozen=True, kw_only=True):
 
 
 class Expansion(ExpansionSummary, frozen=True, kw_only=True):
-    """How far an event has become runs, with how many candidates were looked at and when the last one was."""
+    """How far an event has become runs, with how many candidates were looked at and when the last one was.
+
+    `inspected_count` is how many waits were looked at that it might have satisfied, `settled_count` how many it settled.
+    """
 
     evaluated_count: int = 0
+    inspected_count: int = 0
+    settled_count: int = 0
     completed_at_ms: int | None = None
 
 
@@ -344,12 +349,27 @@ class Attempt(_Answer, frozen=True, kw_only=True):
     loss_count: int
 
 
+class AwaitedEvent(_Answer, frozen=True, kw_only=True):
+    """What a waiting step is registered for: an event of this name that carries every pair of `match`.
+
+    Only an event accepted after the registration counts, and before the timeout is over: `registered_at_ms` is when it was
+    made, and `stamp` is its place among the commits, which decides between two of the same millisecond.
+    """
+
+    name: str
+    match: dict[str, str]
+    timeout_ms: int
+    registered_at_ms: int
+    stamp: str
+
+
 class Step(_Answer, frozen=True, kw_only=True):
     """A step with all its attempts, forward ones first.
 
     `repeatable` says that an attempt that is lost is delivered again by itself; `undo_repeatable` says it of its compensator.
     `kind` is `callback`, or names a step that the service settles itself and that has no attempts: `due_at_ms` is the instant it
-    waits for, `event` the event it emitted, `child` the run that it started.
+    waits for, `event` the event it emitted or was settled by, `awaited` what a wait that is not settled is registered for, `child`
+    the run that it started.
     """
 
     step: str
@@ -373,6 +393,7 @@ class Step(_Answer, frozen=True, kw_only=True):
     attempts: list[Attempt]
     due_at_ms: int | None
     event: str | None
+    awaited: AwaitedEvent | None = None
 
 
 class StaleResult(_Answer, frozen=True, kw_only=True):

@@ -10,11 +10,11 @@ from ryusen.app import App
 from ryusen.protocol.values import decode_value
 from ryusen.typed import decode_typed
 
-from keyspace.layout import ATTEMPT, HISTORY, ITEM, OUTPUT, RUN, STEP, STEP_VALUE
+from keyspace.layout import ATTEMPT, HISTORY, ITEM, OUTPUT, RUN, STEP, STEP_VALUE, WAIT
 from keyspace.limits import ATTEMPTS_MAX, STEPS_MAX
 from keyspace.records.blocker import BlockerRecord
 from keyspace.records.run import AttemptRecord, FailureRecord, RunRecord, StepRecord
-from keyspace.records.work import Direction
+from keyspace.records.work import Direction, WorkKind
 from keyspace.transitions.blockers import blocker_key
 from keyspace.tx import Tx
 from keyspace.waiting import waiting_for
@@ -182,7 +182,10 @@ async def read_run(tx: Tx, run_id: str, apps: Mapping[str, App]) -> RunView:
     if run.item_id is not None:
         item = await tx.load(ITEM.at(WORKSPACE, run.item_id), snapshot=True)
     blocker = await tx.load(blocker_key(WORKSPACE, run_id), snapshot=True)
-    waiting = waiting_for(run, item, tx.now_ms, blocker=blocker)
+    wait = None
+    if item is not None and item.kind is WorkKind.TIMER and item.step_id is not None:
+        wait = await tx.load(WAIT.at(WORKSPACE, run_id, item.step_id), snapshot=True)
+    waiting = waiting_for(run, item, tx.now_ms, blocker=blocker, wait=wait)
     history = await _history(tx, run_id)
     return RunView(
         id=run_id,

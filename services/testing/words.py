@@ -52,7 +52,7 @@ def _declared(data: Data, at_ms: int) -> str:
     if data.get("kind") == StepKind.CHILD:
         return f"{step} invoked run {data['child']}"
     if data.get("kind") == StepKind.WAIT:
-        return f"{step} waits for an event, for {shown_ms(max(0, data['due_at_ms'] - at_ms))} at most"
+        return f"{step} waits for an event {data['awaits']}, for {shown_ms(max(0, data['due_at_ms'] - at_ms))} at most"
     return f"{step} was declared"
 
 

@@ -9,6 +9,7 @@ from sample_records import ITEM, NOW_MS, RUN
 from keyspace.lifecycle import ItemState, Phase, StopReason
 from keyspace.limits import LOSSES_STUCK
 from keyspace.records.run import RunRecord, StopRecord
+from keyspace.records.wait import WaitRecord
 from keyspace.records.work import ItemRecord, WorkKind
 from keyspace.waiting import waiting_for
 
@@ -96,3 +97,22 @@ def test_a_stopping_run_says_so(run: RunRecord, queued: ItemRecord | None, word:
 
 def test_a_run_that_has_ended_waits_for_nothing() -> None:
     assert waiting_for(msgspec.structs.replace(RUN, phase=Phase.TERMINAL), None, NOW_MS) is None
+
+
+@pytest.mark.parametrize(
+    ("match", "told"),
+    [
+        ({}, "an event order.packed, sent after"),
+        ({"order": "7"}, "an event order.packed with order=7, sent after"),
+        (
+            {"d": "4", "c": "3", "b": "2", "a": "1"},
+            "an event order.packed with a=1 and b=2 and c=3 and 1 more, sent after",
+        ),
+    ],
+)
+def test_a_wait_names_its_event_and_its_pairs(match: dict[str, str], told: str) -> None:
+    """RFD 2, "the same stable step identity with the exact event name, the correlation the event must carry": shown."""
+    wait = WaitRecord(event="order.packed", match=match, timeout_ms=9, registered_at_ms=3, pair="")
+    waiting = waiting_for(RUN, item(kind=WorkKind.TIMER, vesting_ms=NOW_MS + 9), NOW_MS, wait=wait)
+    assert waiting is not None and told in waiting.sentence
+    assert (waiting.word, waiting.since_ms, waiting.until_ms) == ("event", 3, NOW_MS + 9)
