@@ -32,7 +32,7 @@ MATCHING: tuple[Bug, ...] = (
     Bug(
         name="a matched wait stays in the index",
         file="keyspace/transitions/forget_wait.py",
-        old="    tx.remove(WAIT_INDEX.at(workspace, record.event, record.pair, own))\n",
+        old="    tx.remove(WAIT_INDEX.at(workspace, event, pair, stamp))\n",
         new="",
         why="every later event inspects waits that ended long ago",
         tests=(WAITS,),

@@ -10,9 +10,9 @@ from world import World
 
 from keyspace.layout import WAIT_INDEX
 from keyspace.lifecycle import StepState
+from keyspace.transitions import wait_page
 from keyspace.transitions.declaration import WaitTerms
 from keyspace.transitions.expand_event import expand_event
-from keyspace.transitions.wait_page import PageSize
 from keyspace.transitions.work import Accepted
 
 TIMEOUT_MS = 3_600_000
@@ -63,8 +63,11 @@ async def test_no_match_is_made_at_the_run_s_deadline(empty: World, offset_ms: i
     await empty.check()
 
 
-async def test_each_registration_is_inspected_once_over_pages_of_one(world: World) -> None:
+async def test_each_registration_is_inspected_once_over_pages_of_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """RFD 2, "Matching runs in bounded pages": the cursor stands behind what was inspected, matched or not."""
+    monkeypatch.setattr(wait_page, "WAIT_PAGE_ITEMS", 1)
     matches: list[dict[str, str]] = [{}, {"order": "8"}, {"order": "8", "place": "b"}, {"order": "8"}]
     runs = [await waiting(world, match=match) for match in matches]
     event = (await world.submit("order.packed", b"1", correlation={"order": "8", "place": "a"})).event_id
@@ -75,7 +78,7 @@ async def test_each_registration_is_inspected_once_over_pages_of_one(world: Worl
             break
         await world.run(
             "expand_event",
-            lambda tx, item_id=item_id: expand_event(tx, "acme", event, item_id, page_size=PageSize(1)),
+            lambda tx, item_id=item_id: expand_event(tx, "acme", event, item_id),
         )
     expansion = await world.expansion(event)
     assert (expansion.item_id, expansion.inspected_count, expansion.settled_count) == (None, 4, 3)
