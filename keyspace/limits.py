@@ -50,8 +50,9 @@ FAILURE_DETAILS_BYTES_MAX = 8_192
 FAILURE_CATEGORY_CHARS_MAX = 100
 FAILED_STEPS_MAX = 1_000
 """Failed steps of one run: as many as the transaction that ends its function can make Obsolete together."""
-FAILED_SHARE = 0.625
-"""How much of a transaction's allowance they may weigh; the run's output takes a quarter at most."""
+FAILED_SHARE = 0.5
+"""How much of a transaction's allowance they may weigh: the last result and the run's output, accepted together, take a
+quarter each."""
 FAILED_RESERVE_BYTES = 65_536
 """Kept free for the next failed step: the longest failure, name and id, each character written as an escape."""
 FAILED_ENTRY_BYTES = 100

@@ -13,7 +13,16 @@ from keyspace.errors import Refusal
 from keyspace.fsck import check_keyspace
 from keyspace.layout import FAILED, STEP
 from keyspace.lifecycle import CompensationState, Execution, Phase, Recovery, StepState
-from keyspace.limits import FAILED_STEPS_MAX, FAILURE_MESSAGE_BYTES_MAX, PAYLOAD_BYTES_DEFAULT
+from keyspace.limits import (
+    ALLOWANCE_FIXED_BYTES,
+    ALLOWANCE_PAYLOADS_MIN,
+    FAILED_RESERVE_BYTES,
+    FAILED_SHARE,
+    FAILED_STEPS_MAX,
+    FAILURE_MESSAGE_BYTES_MAX,
+    PAYLOAD_BYTES_DEFAULT,
+    PAYLOAD_BYTES_MAX,
+)
 from keyspace.records.run import FailureRecord, RetryRecord, RunRecord
 from keyspace.transitions import failed_steps
 from keyspace.transitions.activate_routing import activate_routing
@@ -191,6 +200,26 @@ async def test_all_failed_steps_fit_the_transaction_that_ends_the_function(world
     assert sizes < world.keyspace.allowance_bytes
     report = await check_keyspace(world.keyspace)
     assert report.is_clean
+
+
+async def test_they_fit_beside_the_last_result_and_the_output_accepted_together(world: World) -> None:
+    """S5, "Every transaction fits": both values at their longest, the allowance at its least, no room for a further failure."""
+    keyspace = world.keyspace
+    keyspace.payload_bytes_max = PAYLOAD_BYTES_MAX
+    keyspace.allowance_bytes = ALLOWANCE_PAYLOADS_MIN * PAYLOAD_BYTES_MAX + ALLOWANCE_FIXED_BYTES
+    limit = int(keyspace.allowance_bytes * FAILED_SHARE) - FAILED_RESERVE_BYTES
+    run = await world.start_run()
+    pattern, failure = WORST["long failures"]
+    weight = 0
+    while run.failed_bytes + weight <= limit:
+        await fail_step(world, pattern.format(run.failed_count), failure)
+        before, run = run, await world.get_run(run.run_id)
+        weight = run.failed_bytes - before.failed_bytes
+    last = await world.start_step("last")
+    longest = b'"' + b"x" * (PAYLOAD_BYTES_MAX - 2) + b'"'
+    assert (await world.go_on(last, Completion(longest, frozenset()), longest)).answer == Accepted()
+    assert (await world.get_run(run.run_id)).phase is Phase.TERMINAL
+    await world.check()
 
 
 async def _fail_until_refused(world: World, pattern: str, failure: FailureRecord) -> int:
