@@ -10,6 +10,7 @@ from keyspace.limits import FAILURE_CATEGORY_CHARS_MAX, FAILURE_DETAILS_BYTES_MA
 from keyspace.records.run import AttemptRecord, FailureRecord, ResolutionRecord, RunRecord
 from keyspace.records.work import Direction
 from keyspace.transitions.create_workspace import require_workspace
+from keyspace.transitions.deadline import is_past_deadline
 from keyspace.transitions.names import check_name, check_text
 from keyspace.transitions.resolve_attempt import (
     Command,
@@ -21,6 +22,7 @@ from keyspace.transitions.resolve_attempt import (
     resolve_attempt,
 )
 from keyspace.transitions.resolve_attempt import Resolution as Resolved
+from keyspace.transitions.work import engine_now_ms
 from keyspace.tx import Tx
 from services.gateway.bodies import check_duplicates, check_portable, decode_body
 from services.gateway.cursors import ListQuery
@@ -57,7 +59,7 @@ async def list_attempts(call: Call) -> Answer:
         runs = await tx.load_all([RUN.at(call.workspace, place[0]) for place in places], snapshot=True)
         attempts = await tx.load_all([ATTEMPT.at(call.workspace, *place) for place in places], snapshot=True)
         items = [
-            _unresolved(run, attempt, Direction(place[1]))
+            _unresolved(run, attempt, Direction(place[1]), engine_now_ms(tx, run))
             for place, run, attempt in zip(places, runs, attempts, strict=True)
             if run is not None and attempt is not None
         ]
@@ -142,7 +144,8 @@ def _failure(declared: FailureDeclared) -> FailureRecord:
     return FailureRecord(category=declared.category, message=declared.message, details=details.decode())
 
 
-def _unresolved(run: RunRecord, attempt: AttemptRecord, direction: Direction) -> UnresolvedAttempt:
+def _unresolved(run: RunRecord, attempt: AttemptRecord, direction: Direction, now_ms: int) -> UnresolvedAttempt:
+    is_ending = run.stop is not None or is_past_deadline(run, now_ms)
     return UnresolvedAttempt(
         run=run.run_id,
         application=run.application,
@@ -158,7 +161,7 @@ def _unresolved(run: RunRecord, attempt: AttemptRecord, direction: Direction) ->
         release=attempt.release,
         authorized_at_ms=attempt.authorized_at_ms,
         lost_at_ms=attempt.lost_at_ms,
-        may_retry=run.stop is None or direction is Direction.COMPENSATION,
+        may_retry=direction is Direction.COMPENSATION or not is_ending,
     )
 
 

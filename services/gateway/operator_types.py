@@ -58,7 +58,11 @@ class Stop(_Answer, frozen=True, kw_only=True):
 
 
 class UnresolvedAttempt(_Answer, frozen=True, kw_only=True):
-    """An attempt whose outcome nobody knows. `stop` is why its run was told to stop; then a forward retry is forbidden."""
+    """An attempt whose outcome nobody knows. `stop` is why its run was told to stop.
+
+    `may_retry` says whether an explicit retry is allowed now: forward it is not once the run was stopped or its deadline has
+    passed.
+    """
 
     run: str
     application: str

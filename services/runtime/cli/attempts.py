@@ -98,7 +98,7 @@ def resolve(
     api = _api(where)
     command = _command(success, failure, category, details, is_retry=is_retry)
     direction = "compensation" if is_compensation else "forward"
-    is_stopping = not is_compensation and api.read(api.path("runs", run))["stop"] is not None
+    is_stopping = not is_compensation and _is_stopping(api.read(api.path("runs", run)))
     shown = api.read(api.path("runs", run, "steps", step))
     intention = (_INTENTIONS_STOPPED if is_stopping else _INTENTIONS)[next(iter(command))]
     warn(_about(shown, direction, generation, intention))
@@ -118,6 +118,12 @@ def resolve(
     done = msgspec.json.decode(answer)
     click.echo(f"{done['run']} {done['step']} generation {done['generation']}: {done['attempt_state']}")
     click.echo(done["consequence"] + (" (recorded before under this key)" if done["replayed"] else ""), err=True)
+
+
+def _is_stopping(run: dict[str, Any]) -> bool:
+    """Whether the run was stopped, or will be by any decision, because its deadline has passed."""
+    deadline = run["deadline"]
+    return run["stop"] is not None or (deadline is not None and deadline["left_ms"] == 0)
 
 
 def _command(
@@ -151,10 +157,11 @@ _INTENTIONS = {
 }
 
 
+_OVER = "the run was stopped or its time is over"
 _INTENTIONS_STOPPED = {
-    "success": "it will count as done, for good, and be undone with the others, since the run was stopped",
-    "failure": "it will count as failed and is not tried again, since the run was stopped",
-    "retry": "the run was stopped, so this will be refused",
+    "success": f"it will count as done, for good, and be undone with the others, since {_OVER}",
+    "failure": f"it will count as failed and is not tried again, since {_OVER}",
+    "retry": f"{_OVER}, so this will be refused",
 }
 
 

@@ -132,9 +132,26 @@ def test_a_stopped_run_refuses_a_retry(cli: Cli) -> None:
     assert "the attempt of unknown outcome must be settled" in cli.invoke("runs", "cancel", work.run_id).stderr
     result = cli.invoke("attempts", "resolve", *at(work), "--retry")
     assert (result.exit_code, "[retry_forbidden]" in result.stderr, result.stdout) == (1, True, "")
-    assert "the run was stopped, so this will be refused" in result.stderr
+    assert "the run was stopped or its time is over, so this will be refused" in result.stderr
     settled = cli.invoke("attempts", "resolve", *at(work), "--success", "1")
     assert "be undone with the others" in settled.stderr.splitlines()[0]
+
+
+def test_a_run_past_its_deadline_refuses_a_retry_too(cli: Cli) -> None:
+    """RFD 2, "Explicit retry is refused as deadline_elapsed": said before it is asked, although no timer has fired."""
+    core = cli.world.core
+    cli.run(lambda: core.publish({"fulfil": ["order.placed"]}, timeout_ms=2 * LEASE_MS))
+    work = unknown_step(cli)
+    assert [one["may_retry"] for one in cli.json("attempts", "list")] == [True]
+    cli.world.clock.advance(LEASE_MS)
+    (listed,) = cli.json("attempts", "list")
+    assert (listed["stop"], listed["may_retry"]) == (None, False)
+    result = cli.invoke("attempts", "resolve", *at(work), "--retry")
+    assert (result.exit_code, "[deadline_elapsed]" in result.stderr) == (1, True)
+    assert "its time is over, so this will be refused" in result.stderr
+    settled = cli.invoke("attempts", "resolve", *at(work), "--success", "1")
+    assert "be undone with the others" in settled.stderr.splitlines()[0]
+    assert "is undone with the others" in settled.stderr.splitlines()[-1]
 
 
 def test_a_compensation_is_named(cli: Cli) -> None:
