@@ -70,7 +70,8 @@ class World:
 
     def marks(self, mark: str | None = None) -> list[Mark]:
         """Return the ledger's lines, all or of one kind."""
-        lines = self.ledger.read_bytes().splitlines() if self.ledger.exists() else []
+        # Up to the last whole line: another process may be writing the next one.
+        lines = self.ledger.read_bytes().rpartition(b"\n")[0].splitlines() if self.ledger.exists() else []
         found = [Mark(**json.loads(line)) for line in lines]
         return [line for line in found if mark is None or line.mark == mark]
 
