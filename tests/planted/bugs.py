@@ -7,10 +7,20 @@ from .dispatching import DISPATCHING
 from .leasing import LEASING
 from .matching import MATCHING
 from .queueing import QUEUEING
+from .server_steps import SERVER_STEPS
 from .settling import SETTLING
 from .stopping import STOPPING
 from .waiting_work import WAITING_WORK
 
 __all__ = ["BUGS"]
 
-BUGS: tuple[Bug, ...] = (*QUEUEING, *LEASING, *SETTLING, *STOPPING, *WAITING_WORK, *MATCHING, *DISPATCHING)
+BUGS: tuple[Bug, ...] = (
+    *QUEUEING,
+    *LEASING,
+    *SETTLING,
+    *STOPPING,
+    *WAITING_WORK,
+    *MATCHING,
+    *SERVER_STEPS,
+    *DISPATCHING,
+)

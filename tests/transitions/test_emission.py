@@ -13,7 +13,7 @@ from world import LEASE_MS, RETRY, World
 from keyspace.errors import Refusal
 from keyspace.layout import ATTEMPT, CLAIM, EVENT, EVENT_LIST, EVENT_PAYLOAD, EXPANSION, ITEM, SETTLED, STEP, STEP_VALUE
 from keyspace.lifecycle import Execution, ItemState, Phase, Recovery, StepKind, StepState
-from keyspace.limits import PAYLOAD_BYTES_MAX, REPLAY_BYTES_MAX, STEPS_MAX
+from keyspace.limits import PAYLOAD_BYTES_MAX, REPLAY_BYTES_MAX, STEPS_MAX, TIMESTAMP_MS_MAX
 from keyspace.records.event import ClaimRecord, EventRecord, ExpansionState, Operation
 from keyspace.records.run import RunRecord
 from keyspace.records.work import ItemRecord, WorkKind
@@ -436,3 +436,11 @@ async def test_emissions_and_timers_in_a_row(world: World) -> None:
     assert len(await world.records(EVENT)) == 3
     assert await world.complete(await world.lease_pass()) == Accepted()
     await world.check()
+
+
+async def test_an_emissions_claim_lives_as_long_as_its_run(world: World) -> None:
+    """FILLED-IN 11, "Emission claims live as long as their run": no retention of the workspace ends one."""
+    run = await told(world)
+    claim = emission_claim("acme", run, "tell")
+    record = await world.read(lambda tx: tx.load(CLAIM.at("acme", claim.operation.value, claim.digest)))
+    assert record is not None and record.expires_at_ms == TIMESTAMP_MS_MAX

@@ -10,6 +10,7 @@ import pytest
 from blocker_verbs import be_blocked, block, join, rediscover, run_probe_lane
 from child_verbs import child_of, family, invoke, pass_on_all, settle_work
 from operator_verbs import cancel
+from server_steps import emit, sleep
 from test_releases import release
 from world import LEASE_MS, World, work_of
 
@@ -58,6 +59,12 @@ async def busy_world() -> World:
     lost = await world.start_step()
     world.clock.advance(LEASE_MS)
     await world.lose(lost.item_id)
+    # Asleep; gone on behind an emission.
+    await world.start_run()
+    await sleep(world, await world.lease_pass(), delay_ms=10_000_000)
+    await world.start_run()
+    await emit(world, await world.lease_pass())
+    await world.lease_pass()
     # Backing off, running, leased, and with its pass ready; an event not yet expanded.
     await world.start_run()
     await world.fail_attempt(await world.start_step(), retry_after_ms=10_000_000)
