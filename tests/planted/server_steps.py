@@ -24,8 +24,8 @@ SERVER_STEPS: tuple[Bug, ...] = (
     Bug(
         name="a timer may have a compensator",
         file="keyspace/transitions/declaration.py",
-        old="    if declaration.compensable or declaration.undo_retry is not None or declaration.undo_timeout_ms is not None:\n",
-        new="    if declaration.undo_retry is not None or declaration.undo_timeout_ms is not None:\n",
+        old="    if declaration.compensable or has_undo_policy or declaration.undo_repeatable:\n",
+        new="    if has_undo_policy or declaration.undo_repeatable:\n",
         why="what is never undone is declared as if it were",
         tests=(TIMERS, EMISSION),
     ),

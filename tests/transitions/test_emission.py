@@ -258,6 +258,7 @@ async def test_a_caller_cannot_claim_an_emission_first(world: World) -> None:
     """RFD 2, "a caller who recomputes the derived key cannot pre-claim it and make the emission adopt the caller's event"."""
     run = await world.start_run()
     derived = emission_claim("acme", run, "tell")
+    assert derived.operation is Operation.EVENT_EMIT, "no API operation, so that no caller's key is ever looked up in it"
     for key in (derived.digest, f"{derived.operation.value}:{derived.digest}", emitted_event_id("acme", run, "tell")):
         submission = Submission("order.told", b'{"n":1}', {}, None, key)
         minted = world.keyspace.mint()
