@@ -234,9 +234,10 @@ async def test_the_claim_keeps_the_identity_when_the_step_is_not_there(world: Wo
         await world.run("forget_event", lambda tx: _remove(tx, EVENT.at("acme", event.event_id)))
     work = await world.lease_pass()
     before = await world.dump()
-    with pytest.raises(Refusal) as refused:
-        await emit(world, work, payload=b"2")
-    assert refused.value.code == "idempotency_conflict"
+    for other in ({"payload": b"2"}, {"event_name": "order.else"}, {"correlation": {"order": "7"}}):
+        with pytest.raises(Refusal) as refused:
+            await emit(world, work, **other)
+        assert refused.value.code == "idempotency_conflict"
     assert await world.dump() == before
     if event_is_there:
         count = len(await world.records(EVENT))
@@ -258,7 +259,9 @@ async def test_a_caller_cannot_claim_an_emission_first(world: World) -> None:
     """RFD 2, "a caller who recomputes the derived key cannot pre-claim it and make the emission adopt the caller's event"."""
     run = await world.start_run()
     derived = emission_claim("acme", run, "tell")
-    assert derived.operation is Operation.EVENT_EMIT, "no API operation, so that no caller's key is ever looked up in it"
+    assert derived.operation is Operation.EVENT_EMIT, (
+        "no API operation, so that no caller's key is ever looked up in it"
+    )
     for key in (derived.digest, f"{derived.operation.value}:{derived.digest}", emitted_event_id("acme", run, "tell")):
         submission = Submission("order.told", b'{"n":1}', {}, None, key)
         minted = world.keyspace.mint()
