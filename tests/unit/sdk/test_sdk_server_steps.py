@@ -21,10 +21,11 @@ from ryusen.protocol.frames import (
     StepDeclaration,
     StepMemo,
     Timer,
+    Wait,
 )
 from ryusen.protocol.limits import TIMER_MS_MAX, TIMESTAMP_MS_MAX, VALUE_BYTES_MAX
 from ryusen.protocol.values import decode_value
-from ryusen.server_steps import emission_of, timer_of, timer_until
+from ryusen.server_steps import emission_of, timer_of, timer_until, wait_of
 from ryusen.worker.effects import ClosePass, ContinuePass
 from ryusen.worker.passes import Met
 from sdk_bench import ENDED, Bench, FakeCall, assign, ref
@@ -274,3 +275,40 @@ def test_a_callback_whose_step_is_a_timer_now_is_not_found() -> None:
     call = FakeCall(StepDeclaration(id="pay", kind="timer", timer=Timer(delay_ms=1)), None, None)
     bench.turn("q1", Met(call))  # type: ignore[arg-type]
     assert [type(frame) for frame in bench.sent()] == [NotFound]
+
+
+# -- waits
+
+
+async def test_a_wait_is_declared_with_its_event_its_pairs_and_its_timeout() -> None:
+    """RFD 2, "the exact event name, the correlation the event must carry, and a required relative timeout"."""
+    step = await declared(lambda ctx: ctx.step.wait_for_event("it", "told", match={"b": "2", "a": "1"}, timeout="24h"))
+    assert (step.kind, step.wait) == ("wait", Wait(event="told", match={"b": "2", "a": "1"}, timeout_ms=86_400_000))
+    assert step.retry == RetryPolicy(attempts=1, initial_ms=0, coefficient=1.0, cap_ms=0)
+    assert (step.compensable, step.timeout_ms) == (False, None)
+    assert "test_sdk_server_steps.py:" in step.location
+    assert wait_of("told", None, 0) == Wait(event="told", match={}, timeout_ms=0)
+
+
+@pytest.mark.case(35)
+@pytest.mark.parametrize(
+    ("event", "match", "timeout", "field"),
+    [
+        ("", {}, 1, "event"),
+        (" told", {}, 1, "event"),
+        (5, {}, 1, "event"),
+        ("told", {"order": 123}, 1, "match"),
+        ("told", {"order": True}, 1, "match"),
+        ("told", {"order": None}, 1, "match"),
+        ("told", {1: "order"}, 1, "match"),
+        ("told", ["order"], 1, "match"),
+        ("told", {}, None, "timeout"),
+        ("told", {}, -1, "timeout"),
+        ("told", {}, TIMER_MS_MAX / 1_000 + 1, "timeout"),
+    ],
+)
+def test_what_is_no_wait_is_refused_where_it_is_written(event: Any, match: Any, timeout: Any, field: str) -> None:
+    """Case 035: names and values are text; anything else is refused with the argument's name, never converted."""
+    with pytest.raises(DeclarationRefused) as refused:
+        wait_of(event, match, timeout)
+    assert refused.value.field == field
