@@ -95,6 +95,8 @@ def show(run: str, is_json: bool, **where: str) -> None:
         click.echo(f"stopped   {found['stop']['reason']} {instant(found['stop']['at_ms'])} by {found['stop']['by']}")
     if found["waiting"]:
         click.echo(f"waiting   {found['waiting']['sentence']}")
+        if found["waiting"]["word"] in ("timer", "event"):
+            click.echo(f"  until   {instant(found['waiting']['until_ms'])}")
     if found["child"]:
         click.echo(f"child     {found['child']}")
     if found["blocker"]:
@@ -107,7 +109,7 @@ def show(run: str, is_json: bool, **where: str) -> None:
     if found["output_bytes"] is not None:
         click.echo(f"output    {bytes(raw['output']).decode()}")
     print_table(
-        ("step", "state", "class", "attempts", "declared", "settled", "child or last failure"),
+        ("step", "state", "class", "attempts", "declared", "settled", "what it made, or waits for, or last failure"),
         [
             (
                 step["step"],
@@ -264,7 +266,13 @@ def _class_of(step: dict[str, Any]) -> str:
 
 
 def _what_became(step: dict[str, Any]) -> str:
-    return f"run {step['child']}" if step["child"] and not step["failure"] else _last_failure(step)
+    if step["failure"]:
+        return _last_failure(step)
+    if step["child"]:
+        return f"run {step['child']}"
+    if step["event"]:
+        return f"event {step['event']}"
+    return f"until {instant(step['due_at_ms'])}" if step["state"] == "waiting" else _last_failure(step)
 
 
 def _last_failure(step: dict[str, Any]) -> str:
