@@ -27,7 +27,8 @@ from keyspace.store.errors import RetryableError
 from keyspace.store.memory_engine import MemoryEngine
 from keyspace.transitions.accept_declaration import Declaration
 from keyspace.transitions.continue_run import Completion, Continued
-from keyspace.transitions.declaration import ChildTerms
+from keyspace.transitions.declaration import ChildTerms, WaitTerms
+from keyspace.transitions.expand_event import expand_event
 from keyspace.transitions.fire_deadline import fire_deadline
 from keyspace.transitions.open_session import open_session
 from keyspace.transitions.propagate_stop import propagate_stop
@@ -45,6 +46,7 @@ TIMEOUT_MS = 3_600_000
 """Every run's; leases and straits take far less."""
 NAP_MS = 1_000
 NEXT = Declaration("next", RETRY)
+WAIT = WaitTerms(event="order.packed", match={"order": "7"}, timeout_ms=NAP_MS)
 FAILURE = FailureRecord(category="application", message="no stock")
 NEWER_SESSION = "session-2"
 
@@ -156,6 +158,9 @@ ACTS: dict[str, Act] = {
         WorkKind.RUN_TIMEOUT, "fire_deadline", lambda tx, item: fire_deadline(tx, "acme", item.target, item.item_id)
     ),
     "timer": lambda world, scene: _fire(world, scene),
+    "match": on_item(
+        WorkKind.FANOUT, "expand_event", lambda tx, item: expand_event(tx, "acme", item.target, item.item_id)
+    ),
     "child settlement": on_item(
         WorkKind.CHILD_SETTLE, "settle_child", lambda tx, item: settle_child(tx, "acme", item, value_bytes_max=262_144)
     ),
@@ -314,6 +319,14 @@ async def at_timer(world: World, settled: Work) -> dict[str, Any]:
     return {}
 
 
+async def at_matched_wait(world: World, settled: Work) -> dict[str, Any]:
+    """The event that the run waits for is accepted, and not yet expanded."""
+    await world.declare(await world.lease_pass(), "packed", retry=ONCE, terms=WAIT)
+    world.clock.advance(1)
+    await world.submit(WAIT.event, b'"box 7"', correlation=dict(WAIT.match))
+    return {}
+
+
 async def at_ended_child(world: World, settled: Work) -> dict[str, Any]:
     await world.declare(await world.lease_pass(), "pick-it", retry=ONCE, terms=ChildTerms(function="pick", input=b"1"))
     await world.complete(await world.lease_pass(function="pick"))
@@ -369,6 +382,7 @@ PREPARATIONS: dict[str, tuple[Prepare, tuple[str, ...]]] = {
     "an undo whose lease has expired": (at_undo, ON_EFFECT),
     "an Unknown undo": (at_unknown_undo, ON_UNKNOWN),
     "a timer that is due": (at_timer, ("timer", "cancel", "deadline")),
+    "a wait whose event has come": (at_matched_wait, ("match", "timer", "cancel", "deadline")),
     "a child that has ended": (at_ended_child, ("child settlement", "cancel", "deadline")),
     "a child whose parent was stopped": (at_stopped_parent, (*ON_EFFECT, "stop from above")),
     "a blocker": (at_blocker, ON_BLOCKED),
