@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ryusen.errors import DeclarationRefused
 from ryusen.protocol.frames import (
+    Assign,
     ServerFrame,
     WorkerFrame,
     WorkRef,
@@ -100,6 +101,7 @@ class SimWorker:
         said: every frame it ever sent, for those that come twice or forged.
         tasks: what its user code is doing.
         hanging: callbacks that do not end by themselves.
+        begun: the assignments whose passes have begun since the world last looked.
     """
 
     def __init__(self, name: str, workspace: str, code: Code, instance: str, capacity: int) -> None:
@@ -114,6 +116,7 @@ class SimWorker:
         self.said: deque[bytes] = deque(maxlen=SAID_MAX)
         self.tasks: list[Task] = []
         self.hanging: set[str] = set()
+        self.begun: list[Assign] = []
         self._passes: dict[str, ScriptedPass] = {}
         self._refs: dict[str, WorkRef] = {}
 
@@ -155,6 +158,7 @@ class SimWorker:
         request = effect.request
         if isinstance(effect, StartPass):
             self._passes[request] = ScriptedPass(effect.assign, self.code)
+            self.begun.append(effect.assign)
             self._refs[request] = effect.assign.ref
             self.tasks.append(Task(request, False))
             return

@@ -106,6 +106,7 @@ class Model:
         self.ran: Counter[tuple[str, AttemptAt]] = Counter()
         self.told: dict[tuple[str, str], set[bytes]] = {}
         self.events: dict[str, str] = {}
+        self.retryable: set[tuple[str, AttemptAt]] = set()
 
     # -- what the world tells
 
@@ -118,6 +119,21 @@ class Model:
     def value_said(self, run_id: str, step_id: str, value: bytes) -> None:
         """A worker reported a step's value, or an operator supplied it."""
         self.told.setdefault((run_id, step_id), set()).add(value)
+
+    def failure_said(self, run_id: str, at: AttemptAt, is_retryable: bool) -> None:
+        """A worker reported a failure of an attempt."""
+        if is_retryable:
+            self.retryable.add((run_id, at))
+
+    def pass_begins(self, run_id: str, memo: Mapping[str, bytes | None], look: RunLook | None) -> Iterator[Broken]:
+        """A worker begins a pass with these settled steps; None is a failure.
+
+        RFD 1, "later replays return the recorded result": byte for byte, to passes and compensators alike.
+        """
+        for step_id, value in memo.items():
+            recorded = None if look is None else look.values.get(step_id)
+            if value is not None and value != recorded:
+                yield Broken("a replay is what was recorded", f"{step_id} of {run_id}: {value!r}, and {recorded!r} is")
 
     def effect_begins(self, run_id: str, at: AttemptAt, look: RunLook | None, is_repeatable: bool) -> Iterator[Broken]:
         """User code of an attempt begins in the outside world.
@@ -217,6 +233,21 @@ def one_settlement_a_generation(model: Model, before: RunLook | None, after: Run
             yield f"{at} changed its ordinal or its operation"
         elif not _leads(lifecycle.ATTEMPT, attempt.state, now.state):
             yield f"{at} went from {attempt.state} to {now.state}"
+
+
+@rule
+def attempts_are_numbered(model: Model, before: RunLook | None, after: RunLook) -> Iterator[str]:
+    """RFD 2, "The logical operation ID remains stable across those physical items"; ordinals rise with generations."""
+    for at, attempt in after.attempts.items():
+        earlier = after.attempts.get(at._replace(generation=at.generation - 1))
+        if earlier is None:
+            continue
+        if earlier.operation_id != attempt.operation_id:
+            yield f"{at} has another operation than the attempt before it"
+        if attempt.ordinal != earlier.ordinal + 1:
+            yield f"{at} has the ordinal {attempt.ordinal} after {earlier.ordinal}"
+        if attempt.item_id == earlier.item_id:
+            yield f"{at} is the same work as the attempt before it"
 
 
 @rule
@@ -395,6 +426,25 @@ def retries_are_counted(model: Model, before: RunLook | None, after: RunLook) ->
     for step in after.steps.values():
         if step.failure_count > step.retry.attempts:
             yield f"step {step.step_id} failed {step.failure_count} times of {step.retry.attempts}"
+        was = None if before is None else before.steps.get(step.step_id)
+        at = AttemptAt(Direction.FORWARD, step.step_id, step.generation)
+        attempt = after.attempts.get(at)
+        is_new = step.state is StepState.FAILED and was is not None and was.state is not StepState.FAILED
+        was_reported = attempt is not None and attempt.failure == step.failure
+        is_too_soon = step.failure_count < step.retry.attempts and after.run.stop is None
+        if is_new and was_reported and is_too_soon and (after.run.run_id, at) in model.retryable:
+            yield f"step {step.step_id} failed for good after {step.failure_count} failures of {step.retry.attempts}"
+
+
+@rule
+def nothing_starts_before_its_time(model: Model, before: RunLook | None, after: RunLook) -> Iterator[str]:
+    """RFD 2, "create a distinct delayed successor with the next application-attempt ordinal and deterministic backoff"."""
+    for at, attempt in after.attempts.items():
+        earlier = None if before is None else before.attempts.get(at)
+        if attempt.state is AttemptState.AUTHORIZED and (earlier is None or earlier.state is AttemptState.QUEUED):
+            early_ms = attempt.vesting_ms - (attempt.authorized_at_ms or 0)
+            if early_ms > 0:
+                yield f"{at} was authorized {early_ms} ms before its time"
 
 
 @rule

@@ -198,6 +198,7 @@ async def submit(world: World, draws: Draws) -> str:
     if accepted is None:
         return "nobody hears whether it was accepted"
     world.broken += world.model.event_acknowledged(key or event_id, accepted.event_id)
+    world.accepted[accepted.event_id] = (workspace, event)
     return f"{event} {accepted.event_id[:6]} accepted"
 
 
@@ -671,7 +672,7 @@ def _takers(world: World, workspace: str) -> list[SimSession]:
 
 def _due_lanes(world: World, workspace: str) -> list[Lane]:
     now_bucket = world.clock.now_ms() // BUCKET_MS
-    lanes = {}
+    lanes: dict[Lane, None] = {}
     for (_, kind, application, bucket, function, direction), _ in world.look().records(DUE_APP, workspace):
         if bucket <= now_bucket:
             lanes[Lane(LaneKind(kind), application, function, Direction(direction))] = None
@@ -836,6 +837,7 @@ async def _finish(world: World, tell: Tell) -> None:
         await _rest(world, is_mended=False)
         await world.check_all()
         _must_rest(world)
+        _must_have_started(world)
         await _mend(world)
         await _settle_unknown(world)
     except Exception as error:  # noqa: BLE001 - whatever it is, nothing expected it, and the trace tells of it
@@ -872,6 +874,15 @@ def _must_rest(world: World) -> None:
         if not world.broken and not _may_rest(world, workspace, look):
             sentence = f"{world.run_name(look.run.run_id)} is {look.run.phase.value} and waits for nobody"
             world.broken.append(Broken("every run ends or waits visibly", sentence))
+
+
+def _must_have_started(world: World) -> None:
+    """Every acknowledged event has started each function that it names, once (FILLED-IN 10, C1 and C2)."""
+    started = sorted((look.run.event_id, look.run.function) for _, look in world.runs() if look.run.parent is None)
+    for event_id, (_, event) in world.accepted.items():
+        functions = [function for run_event_id, function in started if run_event_id == event_id]
+        if functions != sorted(EVENTS[event]):
+            world.broken.append(Broken("an acknowledged event starts its runs", f"{event} {event_id}: {functions}"))
 
 
 async def _settle_unknown(world: World) -> None:

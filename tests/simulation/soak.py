@@ -1,6 +1,6 @@
 """The soak: scenarios without end, in slices, resuming after the last seed done; what was done is kept in a small file.
 
-Seeds below 1,001 belong to the test suite. A slice counts for the code it was played with, which is named by a digest of
+Seeds below 1,001 belong to the test suite. A seed counts for the code it was played with, which is named by a digest of
 the sources that a scenario runs; new code begins a new count and goes on with new seeds.
 """
 
@@ -25,7 +25,15 @@ __all__ = ["FIRST_SEED", "RECORD", "Entry", "Record", "code_digest", "read_recor
 
 ROOT = Path(__file__).parents[2]
 RECORD = Path(__file__).with_name("soak.json")
-SOURCES = ("keyspace", "services", "sdk_py/ryusen", "tests/simulation")
+SOURCES = (
+    "keyspace",
+    "services/dispatcher",
+    "services/lanes",
+    "sdk_py/ryusen/protocol",
+    "sdk_py/ryusen/worker",
+    "tests/simulation",
+)
+"""What a scenario runs."""
 FIRST_SEED = 1_001
 SLICE = 40
 """Seeds of one task of one process."""

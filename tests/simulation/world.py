@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from ryusen.protocol.frames import Hello, Result, Succeeded, WorkRef
+from ryusen.protocol.frames import Assign, Failed, Hello, Result, Succeeded, WorkRef
 from ryusen.worker.passes import Ended
 
 from keyspace.clock import VirtualClock
@@ -122,6 +122,7 @@ class World:
         self.seen: Counter[str] = Counter()
         self.ids = _MoveIds()
         self.submissions: list[tuple[str, str, str | None, str]] = []
+        self.accepted: dict[str, tuple[str, str]] = {}
         self.resolutions: list[tuple[str, Target, Command, str]] = []
         self.workers: list[SimWorker] = []
         self.lines: list[Line] = []
@@ -319,7 +320,17 @@ class World:
         frame = line.hear_server()
         effects = worker.core.received(worker.core.session, frame, self.clock.monotonic_ms())
         worker.perform(effects, lambda ref: self.begin_effect(worker, ref))
+        for assign in worker.begun:
+            self._begin_pass(worker, assign)
+        worker.begun.clear()
         return f"{worker.name} hears {_frame_text(frame)}"
+
+    def _begin_pass(self, worker: SimWorker, assign: Assign) -> None:
+        memo = {one.id: None if one.value is None else bytes(one.value) for one in assign.memo}
+        if assign.result is not None and assign.ref.step is not None:
+            memo[assign.ref.step] = bytes(assign.result)
+        look = self.run_look(worker.workspace, assign.ref.run)
+        self.broken += self.model.pass_begins(assign.ref.run, memo, look)
 
     def worker_does(self, worker: SimWorker, task: Task) -> str:
         """Let user code of a worker come to its next turn or its end."""
@@ -340,6 +351,9 @@ class World:
             outcome = callback_outcome(Draws(self.seed, f"outcome/{name}"), value, is_undo=is_undo)
             if isinstance(outcome, Succeeded) and ref.kind == "callback":
                 self.model.value_said(ref.run, ref.step, bytes(outcome.value))
+            if isinstance(outcome, Failed):
+                at = AttemptAt(direction_of(WorkKind(ref.kind)), ref.step, ref.generation)
+                self.model.failure_said(ref.run, at, outcome.retryable)
             effects = worker.core.callback_ended(task.request, outcome, now_ms)
             text = f"{ref.kind} {ref.step} of {self.run_name(ref.run)}: {type(outcome).__name__.lower()}"
         worker.perform(effects, lambda ref: self.begin_effect(worker, ref))
