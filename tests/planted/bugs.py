@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .bug import Bug
 from .dispatching import DISPATCHING
+from .families import FAMILIES
 from .leasing import LEASING
 from .matching import MATCHING
 from .queueing import QUEUEING
@@ -22,5 +23,6 @@ BUGS: tuple[Bug, ...] = (
     *WAITING_WORK,
     *MATCHING,
     *SERVER_STEPS,
+    *FAMILIES,
     *DISPATCHING,
 )

@@ -82,7 +82,7 @@ STOPPING: tuple[Bug, ...] = (
         old="    await _pass_down(tx, workspace, after, now_ms)\n",
         new="",
         why="a parent waits for a child that nobody stops",
-        tests=("tests/transitions/test_children.py",),
+        tests=("tests/transitions/test_child_stops.py",),
     ),
     Bug(
         name="a retry after a stop",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from child_verbs import family, pass_on
 from operator_verbs import cancel
 from server_steps import ONCE
-from test_children import family, pass_on
 from world import World, work_of
 
 from keyspace.lifecycle import DeadlineSource, Execution, Phase, Recovery, StopReason

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from child_verbs import pass_on
 from deadline_verbs import at_deadline, fire_item
 from operator_verbs import cancel, let_be_lost, resolve, target_of
 from server_steps import ONCE, fire_due, sleep
-from test_children import pass_on
 from world import World, work_of
 
 from keyspace.layout import STEP
