@@ -93,13 +93,13 @@ async def accept_declaration(
         an invocation the child run, for an emission the event, the settled step and the next discovery item, which a hold
         goes on with.
     Conflicts: only with this run's other transitions; an emission with an activation too.  Budget: under 10 kB; with a
-        child its input, with an emission its payload and the correlation as JSON besides.
+        child its input, with an emission its payload and the correlation as JSON besides; 24 kB past the deadline.
     Idempotent: the run's receipt of the pass; the hold's token tells whether the work is this session's.
 
     Raises:
-        Refusal: `invalid_name`, `invalid_retry`, `invalid_timeout`, `not_compensable`, `invalid_timer`, `step_limit`,
-            `replay_budget`, `step_settled`, `declaration_conflict`, those of `declare_child`, of an emission those of a
-            submission: the pass is answered, nothing is mutated, and its lease goes on (FILLED-IN 11, "A refused declaration").
+        Refusal: `invalid_name`, `invalid_retry`, `invalid_timeout`, `not_compensable`, `not_repeatable`, `invalid_timer`,
+            `step_limit`, `failed_step_limit`, `replay_budget`, `step_settled`, `declaration_conflict`, those of
+            `declare_child`, of an emission those of a submission: the pass is answered, nothing is mutated, and its lease goes on (FILLED-IN 11, "A refused declaration").
     """
     verdict, _ = await accept_held_declaration(tx, workspace, work, declaration, hold, value_bytes_max=value_bytes_max)
     return verdict

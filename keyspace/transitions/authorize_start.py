@@ -88,7 +88,8 @@ async def authorize_start(
     Nothing starts at the run's deadline or after it: the TimedOut stop commits instead, and fences the attempt.
 
     Reads: run, step, attempt, item, instance.  Writes: the same but the instance, lease entry, instance work, history.
-    Conflicts: only with this run's other transitions and this instance's hello.  Budget: under 5 kB.
+    Conflicts: only with this run's other transitions and this instance's hello.  Budget: under 5 kB; 24 kB past the
+        deadline.
     Idempotent: the item's authorized state under this token is the receipt.
     """
     assert work.step_id is not None

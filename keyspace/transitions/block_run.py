@@ -124,7 +124,7 @@ async def block_run(tx: Tx, workspace: str, work: Work, conflict: DefinitionConf
     Writes: blocker, its place in the index, run, status index, history; the discovery item goes; a probe, or the next
         discovery item when a release is preferred that the run has not been told of.
     Conflicts: with this run's other transitions, and with a release that its function comes to prefer.
-    Budget: under 16 kB.  Idempotent: the run's receipt of the pass.
+    Budget: under 16 kB; 24 kB past the deadline.  Idempotent: the run's receipt of the pass.
 
     Raises:
         Refusal: `invalid_name`: the pass is answered, nothing is mutated.

@@ -49,7 +49,7 @@ async def complete_run(
     Reads: run, item; the failed steps, where there are any.  Writes: output, run, status index, history; the discovery item
         and the run's timer go; the failed steps that were not met.
     Conflicts: only with this run's other transitions.  Budget: the output plus 4 kB, and what the failed
-        steps that were not met weigh.
+        steps that were not met weigh; 24 kB past the deadline.
     Idempotent: the run's receipt of the pass.
     """
     digest = output_digest(output)

@@ -140,7 +140,8 @@ async def continue_run(
 
     Reads: run, step, attempt, item, instance; the declared step.  Writes: what the result and the answer write, without any
         discovery item.
-    Conflicts: only with this run's other transitions.  Budget: value, and output, child's input or emission, plus 16 kB.
+    Conflicts: only with this run's other transitions.  Budget: value, and output, child's input or emission, plus 16 kB,
+        and what the failed steps weigh that the function ended without; the value plus 32 kB past the deadline.
     Idempotent: the attempt's settlement and the run's receipt of the pass; when the first half is a replay, the second is
         still evaluated.
     """

@@ -63,7 +63,8 @@ async def lease_items(
     Reads: candidates by snapshot; the items taken and their runs with conflict.
     Writes: each item and its index entries; for Discovery also the run and its history. A run past its deadline is stopped
         instead, so many in one transaction; what is beyond is left to its timer.
-    Conflicts: with another claimer of the same item.  Budget: about 3 kB an item.
+    Conflicts: with another claimer of the same item.  Budget: about 3 kB an item; 24 kB for a run
+        past its deadline.
     Idempotent: an item already leased under a seat's token is delivered again, not leased twice.
     """
     assert len(seats) <= CLAIM_ITEMS_MAX

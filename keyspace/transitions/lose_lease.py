@@ -67,7 +67,7 @@ async def lose_lease(
     Reads: the item; for authorized work its run, step and attempt.
     Writes: the item back in its lane, a step and attempt with it; or these Unknown, the item gone, the unresolved entry; run
         and history.
-    Conflicts: only with this run's other transitions.  Budget: under 5 kB.
+    Conflicts: only with this run's other transitions.  Budget: under 5 kB; 24 kB past the deadline.
     Idempotent: a lease that is no longer lost is left alone.
     """
     item = await tx.load(ITEM.at(workspace, item_id))

@@ -44,7 +44,8 @@ async def prove_not_started(
 
     Reads: run, step, attempt, instance, item.  Writes: run, step, attempt, item, index entries, unresolved entry, instance
         work, history.
-    Conflicts: only with this run's other transitions and this instance's hello.  Budget: under 5 kB.
+    Conflicts: only with this run's other transitions and this instance's hello.  Budget: under 5 kB; 24 kB past the
+        deadline.
     Idempotent: an attempt not authorized under `token` on this instance is left alone, as is one whose instance `session`,
         the proof's, no longer serves.
     """

@@ -81,7 +81,8 @@ async def target_not_found(tx: Tx, workspace: str, work: Work) -> Verdict:
     An attempt that has begun once and was lost becomes Unknown instead.
 
     Reads: run, step, attempt, item; for an unwind the next completion and its step.  Writes: the same, the next work, history.
-    Conflicts: only with this run's other transitions.  Budget: under 20 kB, the run's failure.
+    Conflicts: only with this run's other transitions.  Budget: under 20 kB, the run's failure; 24 kB past
+        the deadline.
     Idempotent: the fenced attempt is the receipt, or the Unknown one; at the run's deadline or after it the stop writes it.
     Source: FILLED-IN 6; RFD 2, "Entering compensation snapshots every completed step".
     """
