@@ -7,6 +7,8 @@ counts only while its session is still the instance's, so it cannot take back wh
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from keyspace import history
@@ -17,7 +19,7 @@ from keyspace.lifecycle import STEP as STEP_TABLE
 from keyspace.lifecycle import AttemptEvent, AttemptState, ItemEvent, Phase, StepEvent, advance
 from keyspace.queue import items
 from keyspace.records.run import AttemptRecord, RunRecord, StepRecord
-from keyspace.records.work import Direction
+from keyspace.records.work import Direction, InstanceRecord
 from keyspace.transitions.deadline import meet_deadline
 from keyspace.transitions.enqueue_attempt import attempt_item
 from keyspace.transitions.stop_run import settlement_gate
@@ -25,7 +27,15 @@ from keyspace.transitions.target import attempt_entry, move_target
 from keyspace.transitions.work import engine_now_ms, save_run
 from keyspace.tx import Tx
 
-__all__ = ["prove_not_started"]
+__all__ = ["Begun", "decide", "prove_not_started"]
+
+
+class Begun(NamedTuple):
+    """An attempt whose start was authorized, with its step and run."""
+
+    run: RunRecord
+    step: StepRecord
+    attempt: AttemptRecord
 
 
 async def prove_not_started(
@@ -50,30 +60,63 @@ async def prove_not_started(
         the proof's, no longer serves.
     """
     at = (run_id, direction, step_id, generation)
-    attempt_at, step_key = ATTEMPT.at(workspace, *at), STEP.at(workspace, run_id, step_id)
-    run, step, attempt, instance = await tx.load(
-        RUN.at(workspace, run_id), step_key, attempt_at, INSTANCE.at(workspace, instance_id)
+    loaded = await tx.load(
+        RUN.at(workspace, run_id),
+        STEP.at(workspace, run_id, step_id),
+        ATTEMPT.at(workspace, *at),
+        INSTANCE.at(workspace, instance_id),
     )
-    if (
-        instance is None
-        or instance.session != session
-        or run is None
-        or step is None
-        or attempt is None
-        or attempt.token != token
-        or attempt.instance != instance_id
-        or attempt.state not in (AttemptState.AUTHORIZED, AttemptState.UNKNOWN)
-    ):
+    begun = decide(*loaded, instance_id=instance_id, session=session, token=token)
+    if begun is None:
         return False
-    run = await meet_deadline(tx, workspace, run, direction)
+    _, step, attempt = begun
+    run = await meet_deadline(tx, workspace, begun.run, direction)
     if run.phase is Phase.CANCELLING and attempt.loss_count:
         # An earlier delivery has begun and was lost; a run that stops has to learn what became of that.
         return False
     now_ms = engine_now_ms(tx, run)
     tx.remove(INSTANCE_WORK.at(workspace, instance_id, *at))
-    requeued = msgspec.structs.replace(
+    requeued, returned = _taken_back(attempt), move_target(step, direction, "NOT_STARTED")
+    after = await _requeue(tx, workspace, run, step, attempt, requeued, direction, now_ms)
+    entry = attempt_entry(direction, step=step_id, attempt=attempt.ordinal, generation=generation, instance=instance_id)
+    after = history.append(tx, workspace, after, now_ms, (HistoryKind.ATTEMPT_NOT_STARTED, entry))
+    if after.phase is Phase.CANCELLING:
+        requeued, returned = _fenced(requeued, returned, now_ms)
+        fenced = {"step": step_id, "generation": generation}
+        after = history.append(tx, workspace, after, now_ms, (HistoryKind.STEP_FENCED, fenced))
+        after = await settlement_gate(tx, workspace, after, now_ms)
+    elif after.item_id is not None:
+        requeued = msgspec.structs.replace(requeued, item_id=after.item_id)
+    tx.put(ATTEMPT.at(workspace, *at), requeued)
+    tx.put(STEP.at(workspace, run_id, step_id), returned)
+    save_run(tx, workspace, run, msgspec.structs.replace(after, updated_at_ms=now_ms))
+    return True
+
+
+def decide(
+    run: RunRecord | None,
+    step: StepRecord | None,
+    attempt: AttemptRecord | None,
+    instance: InstanceRecord | None,
+    *,
+    instance_id: str,
+    session: str,
+    token: str,
+) -> Begun | None:
+    """Return the records that a proof goes on with; None when it proves nothing: of another delivery, or by a former session."""
+    if run is None or step is None or attempt is None or instance is None or instance.session != session:
+        return None
+    is_its_own = (attempt.token, attempt.instance) == (token, instance_id)
+    is_open = attempt.state in (AttemptState.AUTHORIZED, AttemptState.UNKNOWN)
+    return Begun(run, step, attempt) if is_its_own and is_open else None
+
+
+def _taken_back(attempt: AttemptRecord) -> AttemptRecord:
+    """Return the attempt as it was before its start was authorized."""
+    state = advance(ATTEMPT_TABLE, attempt.state, AttemptEvent.NOT_STARTED)
+    return msgspec.structs.replace(
         attempt,
-        state=advance(ATTEMPT_TABLE, attempt.state, AttemptEvent.NOT_STARTED),
+        state=state,
         token=None,
         session=None,
         instance=None,
@@ -81,27 +124,16 @@ async def prove_not_started(
         authorized_at_ms=None,
         lost_at_ms=None,
     )
-    returned = move_target(step, direction, "NOT_STARTED")
-    after = await _requeue(tx, workspace, run, step, attempt, requeued, direction, now_ms)
-    if after.phase is Phase.CANCELLING:
-        requeued = msgspec.structs.replace(
-            requeued, state=advance(ATTEMPT_TABLE, requeued.state, AttemptEvent.FENCED), settled_at_ms=now_ms
-        )
-        returned = msgspec.structs.replace(
-            returned, state=advance(STEP_TABLE, returned.state, StepEvent.FENCED), settled_at_ms=now_ms
-        )
-    elif after.item_id is not None:
-        requeued = msgspec.structs.replace(requeued, item_id=after.item_id)
-    tx.put(attempt_at, requeued)
-    tx.put(step_key, returned)
-    entry = attempt_entry(direction, step=step_id, attempt=attempt.ordinal, generation=generation, instance=instance_id)
-    after = history.append(tx, workspace, after, now_ms, (HistoryKind.ATTEMPT_NOT_STARTED, entry))
-    if after.phase is Phase.CANCELLING:
-        fenced = {"step": step_id, "generation": generation}
-        after = history.append(tx, workspace, after, now_ms, (HistoryKind.STEP_FENCED, fenced))
-        after = await settlement_gate(tx, workspace, after, now_ms)
-    save_run(tx, workspace, run, msgspec.structs.replace(after, updated_at_ms=now_ms))
-    return True
+
+
+def _fenced(attempt: AttemptRecord, step: StepRecord, now_ms: int) -> tuple[AttemptRecord, StepRecord]:
+    """Return the two as a stop fences them: the attempt provably never ran, so it is not part of the unwind."""
+    attempt_state = advance(ATTEMPT_TABLE, attempt.state, AttemptEvent.FENCED)
+    step_state = advance(STEP_TABLE, step.state, StepEvent.FENCED)
+    return (
+        msgspec.structs.replace(attempt, state=attempt_state, settled_at_ms=now_ms),
+        msgspec.structs.replace(step, state=step_state, settled_at_ms=now_ms),
+    )
 
 
 async def _requeue(
