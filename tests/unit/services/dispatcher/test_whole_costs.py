@@ -48,9 +48,31 @@ def many_steps(count: int) -> App:
     return app
 
 
+def telling(count: int) -> App:
+    """Return an application whose run emits `count` events, each behind a callback."""
+    app = App("shop")
+
+    async def give(value: int) -> int:
+        effect()
+        return value
+
+    @app.function(on="order.placed", name="fulfil")
+    async def fulfil(ctx: Context) -> None:
+        for number in range(count):
+            await ctx.step.run(f"step-{number}", give, number)
+            await ctx.step.send_event(f"tell-{number}", "told", number)
+
+    return app
+
+
 async def cost_of(count: int, *, continues: bool) -> Cost:
     """Take a run of `count` steps to its end on a worker that stands ready, and return what it took."""
-    whole = Whole(many_steps(count), options=DispatcherOptions(continues=continues))
+    return await cost_of_app(many_steps(count), continues=continues)
+
+
+async def cost_of_app(app: App, *, continues: bool) -> Cost:
+    """Take one run of an application to its end on a worker that stands ready, and return what it took."""
+    whole = Whole(app, options=DispatcherOptions(continues=continues))
     await whole.world.begin()
     await whole.world.start_run()
     await whole.to_the_end()
@@ -92,6 +114,21 @@ async def test_a_run_takes_four_transactions_and_one_a_step(count: int) -> None:
         "load_assignment": 0,
         "load_progress": 0,
     }, "a small input is read with the lease"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_an_emission_takes_no_transaction_of_its_own(count: int) -> None:
+    """S9, "at most one durable transaction a settled step": it is settled with the result before it, and its pass goes on."""
+    cost = await cost_of_app(telling(count), continues=True)
+    # Each pass that goes on behind an emission answers by itself: with the next callback, or with the end.
+    assert dict(cost.durable) == CONTINUED | {
+        "accept_declaration": count,
+        "continue_run": count,
+        "complete_run": 1,
+    }
+    assert cost.durable.total() == 4 + 2 * count, "as many as with callbacks in their place"
+    queued = await cost_of_app(telling(count), continues=False)
+    assert queued.durable["lease_items"] == 1 + 3 * count
 
 
 @pytest.mark.parametrize("count", COUNTS)
