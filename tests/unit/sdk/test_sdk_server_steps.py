@@ -207,7 +207,7 @@ async def test_the_receipt_is_the_events_id() -> None:
         ("e", None, {"a": 1}, "correlation"),
         ("e", None, {1: "a"}, "correlation"),
     ],
-    ids=lambda value: str(value)[:20],
+    ids=lambda value: str(value).split(" at 0x")[0][:20],
 )
 def test_what_is_no_event_is_refused(event: Any, payload: Any, correlation: Any, field: str) -> None:
     """Case 044: named where it is written; a payload that no frame could carry is not even sent."""
