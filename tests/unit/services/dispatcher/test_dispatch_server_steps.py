@@ -5,12 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 from dispatch_rig import FakeWorker, Rig
-from ryusen.protocol.frames import Answer, Declare, Emission, RetryPolicy, Settled, StepDeclaration, Timer
+from ryusen.protocol.frames import Answer, Child, Declare, Emission, RetryPolicy, Settled, StepDeclaration, Timer
 from ryusen.protocol.values import encode_value
 
 from keyspace.layout import EVENT, EVENT_PAYLOAD
-from keyspace.lifecycle import StepState
+from keyspace.lifecycle import Execution, Phase, StepState
+from keyspace.transitions.stop_run import cancel_run
 
+PATIENCE_BUCKETS = 100
+"""Tenths of a virtual second in which what is due has been done by any dispatcher that lives."""
 ONCE = RetryPolicy(attempts=1, initial_ms=0, coefficient=1.0, cap_ms=0)
 
 
@@ -18,6 +21,10 @@ def emitting(payload: bytes, event: str = "order.told") -> StepDeclaration:
     return StepDeclaration(
         id="tell", kind="emission", retry=ONCE, emission=Emission(event=event, payload=msgspec.Raw(payload))
     )
+
+
+def calling(data: bytes, function: str = "fulfil") -> StepDeclaration:
+    return StepDeclaration(id="call", kind="child", retry=ONCE, child=Child(function=function, input=msgspec.Raw(data)))
 
 
 async def answered(worker: FakeWorker, step: StepDeclaration) -> Settled:
@@ -51,10 +58,56 @@ async def test_an_emission_is_accepted_and_its_receipt_is_in_the_next_pass(rig: 
     await rig.world.check()
 
 
+async def test_a_child_is_assigned_its_exact_input_and_its_output_is_in_the_parents_next_pass(rig: Rig) -> None:
+    """RFD 2, "the exact input the child receives": over the wire and back, and the parent is not asked before it has ended."""
+    run = await rig.world.start_run()
+    worker = await rig.join()
+    assert (await answered(worker, calling(b'{"b":1,"a":[1.0]}'))).verdict == "accepted"
+    child = await worker.assigned_pass()
+    assert child.ref.run != run.run_id and child.ref.run == (await rig.world.get_run(run.run_id)).child_id
+    assert (bytes(child.input), child.event, child.event_name, child.memo) == (b'{"b":1,"a":[1.0]}', "", "", [])
+    worker.complete(child, b'{"label":  "x"}')
+    following = await worker.assigned_pass()
+    assert following.ref.run == run.run_id
+    (memo,) = following.memo
+    assert (memo.id, bytes(memo.value or b"")) == ("call", b'{"label":  "x"}')
+    await rig.world.check()
+
+
+@pytest.mark.case(38)
+async def test_the_dispatcher_passes_a_stop_on_and_settles_what_ends(rig: Rig) -> None:
+    """Case 038: both kinds of work between runs are in a lane that dispatchers look into; the child ends, then its parent."""
+    run = await rig.world.start_run()
+    worker = await rig.join()
+    await answered(worker, calling(b"1"))
+    child = await worker.assigned_pass()
+    await rig.world.run("cancel_run", lambda tx: cancel_run(tx, "acme", run.run_id, by="operator"))
+
+    async def has_ended() -> bool:
+        return (await rig.world.get_run(run.run_id)).phase is Phase.TERMINAL
+
+    for _ in range(PATIENCE_BUCKETS):
+        if await has_ended():
+            break
+        await rig.pass_time(100)
+    ended = [await rig.world.get_run(run_id) for run_id in (run.run_id, child.ref.run)]
+    assert {(one.phase, one.execution) for one in ended} == {(Phase.TERMINAL, Execution.CANCELLED)}
+    await rig.world.check()
+
+
 @pytest.mark.case(44)
 @pytest.mark.parametrize(
     ("step", "code"),
     [
+        (calling(b'{"$bytes":"*"}'), "invalid_value"),
+        (calling(b'{"a":1,"a":2}'), "invalid_value"),
+        (calling(b"1", function=""), "invalid_name"),
+        (calling(b"1", function="nowhere"), "unknown_function"),
+        (StepDeclaration(id="call", kind="child", retry=ONCE), "invalid_name"),
+        (
+            StepDeclaration(id="call", kind="child", child=Child(function="fulfil", input=msgspec.Raw(b"1"))),
+            "invalid_retry",
+        ),
         (emitting(b'"text"'), "invalid_value"),
         (emitting(b"null"), "invalid_value"),
         (emitting(b'{"n":1}'), "invalid_value"),
