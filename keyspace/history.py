@@ -27,6 +27,7 @@ class HistoryKind(StrEnum):
     PASS_LOST = "pass-lost"
     STEP_DECLARED = "step-declared"
     DECLARATION_REPEATED = "declaration-repeated"
+    EMISSION_REPLAYED = "emission-replayed"
     ATTEMPT_AUTHORIZED = "attempt-authorized"
     ATTEMPT_FAILED = "attempt-failed"
     ATTEMPT_UNKNOWN = "attempt-unknown"

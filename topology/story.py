@@ -53,6 +53,7 @@ _SENTENCES: dict[str, Sentence] = {
         else f"It meets step {data['step']}, which the service itself waits for."
     ),
     "declaration-repeated": lambda data: f"It meets step {data['step']} again, which the service already waits for.",
+    "emission-replayed": lambda data: f"It meets step {data['step']} again, whose event had been accepted before.",
     "attempt-authorized": lambda data: f"{_attempt(data)}: a worker is told to start, once.",
     "attempt-failed": lambda data: f"{_attempt(data)} failed ({_failure(data)}).",
     "attempt-unknown": lambda data: (

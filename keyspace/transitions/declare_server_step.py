@@ -213,9 +213,16 @@ def _check_repeat(earlier: StepRecord, declaration: Declaration, terms: str) -> 
 async def _keep_recorded(
     tx: Tx, workspace: str, run: RunRecord, pass_id: str, step: StepRecord, hold: Hold | None, now_ms: int
 ) -> tuple[RunRecord, ItemRecord | None]:
-    """Return the run as a repeated declaration leaves it: waiting where it waited, or with a pass to go on from the outcome."""
-    entry = {"step": step.step_id, "kind": step.kind.value, "generation": step.generation}
-    after = history.append(tx, workspace, run, now_ms, (HistoryKind.DECLARATION_REPEATED, entry))
+    """Return the run as a repeated declaration leaves it: waiting where it waited, or with a pass to go on from the outcome.
+
+    Source: RFD 2, "Replaying an already accepted emission appends emission-replayed".
+    """
+    kind = HistoryKind.DECLARATION_REPEATED
+    entry: dict[str, Any] = {"step": step.step_id, "kind": step.kind.value, "generation": step.generation}
+    if step.kind is StepKind.EMISSION and step.server is not None:
+        kind = HistoryKind.EMISSION_REPLAYED
+        entry |= {"event": step.server.event_id}
+    after = history.append(tx, workspace, run, now_ms, (kind, entry))
     after = msgspec.structs.replace(after, phase=advance(RUN_TABLE, after.phase, RunEvent.PROGRESSED))
     if step.state is StepState.WAITING:
         assert step.server is not None

@@ -93,6 +93,9 @@ _SENTENCES: dict[str, Callable[[Data, int], str]] = {
     HistoryKind.DECLARATION_REPEATED: lambda data, _: (
         f"step {data['step']!r} was declared again; what was recorded stands"
     ),
+    HistoryKind.EMISSION_REPLAYED: lambda data, _: (
+        f"step {data['step']!r} was declared again; the event that it had emitted, {data['event']}, stands"
+    ),
     HistoryKind.ATTEMPT_AUTHORIZED: lambda data, _: f"{_attempt(data)} started",
     HistoryKind.ATTEMPT_FAILED: lambda data, _: f"{_attempt(data)} failed: {_failure(data)}",
     HistoryKind.ATTEMPT_UNKNOWN: lambda data, _: f"{_attempt(data)} is Unknown: its worker was lost while it ran",

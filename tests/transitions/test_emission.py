@@ -173,12 +173,13 @@ async def test_a_lost_acknowledgement_replays(world: World) -> None:
 
 async def test_a_repeated_declaration_keeps_the_event_and_leaves_a_pass(world: World) -> None:
     """RFD 2, "it still leaves the run a continuation discovery, so a declaration delivered on fresh discovery work can never
-    strand the run on a completed item"."""
+    strand the run on a completed item"; "appends emission-replayed rather than pretending that it accepted the event again"."""
     run = await told(world)
     events = await world.records(EVENT)
     assert await emit(world, await world.lease_pass()) == Accepted()
     assert await world.records(EVENT) == events
-    assert (await world.kinds(run.run_id))[-1] == "declaration-repeated"
+    *_, last = await world.history(run.run_id)
+    assert (last.kind, last.data["event"]) == ("emission-replayed", events[-1].event_id)
     await world.check()
     assert await world.complete(await world.lease_pass()) == Accepted()
     await world.check()
