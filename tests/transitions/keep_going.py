@@ -147,7 +147,7 @@ TIMED_STORY = Story(
 FAMILY_STORY = Story(
     ("acme",),
     {
-        # A step whose id begins with `call` invokes the function that it names.
+        # A step whose id begins with `call` invokes the function named behind it.
         "root": ("call mid", "call lone"),
         "mid": ("one", "call leaf"),
         "leaf": ("retried",),
@@ -432,7 +432,7 @@ class Deployment:
         if unsettled is not None and unsettled.startswith("nap"):
             return sleep_for(NAP_MS, unsettled)
         if unsettled is not None and unsettled.startswith("call "):
-            return invocation(unsettled.removeprefix("call "), step_id=unsettled)
+            return invocation(unsettled.split()[1], step_id=unsettled)
         if unsettled == "tell":
             return emission("tell", "bare")
         if unsettled is not None:

@@ -6,13 +6,29 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from keep_going import FAMILY_STORY
+from keep_going import FAMILY_STORY, Story, StoryEvent
 from test_crashes import commits_of_the_story, end_of, firsts, ways
 
 from keyspace.store.fault_plan import CommitFault, FaultPlan
 
 UNKNOWN, NOT_WRITTEN = CommitFault.UNKNOWN_COMMITTED, CommitFault.UNKNOWN_NOT_COMMITTED
 CANCELLED_STORY = replace(FAMILY_STORY, is_cancelled=True)
+WIDE_STORY = Story(
+    ("acme",),
+    {"root": tuple(f"call lone {number}" for number in range(8)), "lone": ()},
+    (StoryEvent("acme", "root", "a1" * 16),),
+)
+DEEP_STORY = Story(
+    ("acme",),
+    {
+        "root": ("call second",),
+        "second": ("call third",),
+        "third": ("call fourth",),
+        "fourth": ("call last",),
+        "last": ("one",),
+    },
+    (StoryEvent("acme", "root", "a1" * 16),),
+)
 CHILDREN = ("mid", "leaf", "lone", "broken")
 ROOTS = ("root", "hurt")
 
@@ -114,3 +130,19 @@ async def test_another_fault_while_the_stop_goes_down(fault: CommitFault) -> Non
             # A stop of the server may let the root's stop reach a run before it has invoked another.
             assert all(ends.get(child, set()) <= _ends(expected).get(child, set()) for child in CHILDREN), told
             assert {name: ends[name] for name in ROOTS} == {name: _ends(expected)[name] for name in ROOTS}, told
+
+
+@pytest.mark.case(38)
+@pytest.mark.parametrize("story", [WIDE_STORY, DEEP_STORY], ids=["8 in turn", "4 deep"])
+async def test_trees_whose_server_stops_at_any_commit(story: Story) -> None:
+    """RFD 2, "injecting a stop after every transaction commit": let alone they come to the same, cancelled they all end."""
+    names, expected = await commits_of_the_story(False, story)
+    for number in range(1, len(names) + 1):
+        told = f"stop at commit {number}, {names[number - 1]}"
+        plan = FaultPlan().at_commit(number, CommitFault.STOP_AFTER)
+        assert (await end_of(plan, story=story))[1] == expected, told
+        plan = FaultPlan().at_commit(number, CommitFault.STOP_AFTER)
+        _, state = await end_of(plan, story=replace(story, is_cancelled=True))
+        ends = _ends(state)
+        assert len(ends["root"]) == 1 and ends["root"] <= {"completed", "cancelled"}, told
+        assert set().union(*ends.values()) <= {"completed", "cancelled"}, told

@@ -28,15 +28,16 @@ from operator_verbs import (
     resolve,
     target_of,
 )
-from server_steps import sleep
+from server_steps import ONCE, sleep
 from test_races import InterruptingStore, race
 from world import EagerClock, World, work_of
 
-from keyspace.layout import ITEM
+from keyspace.layout import ITEM, WAIT_INDEX
 from keyspace.lifecycle import Execution, Phase, Recovery, StepState, StopReason
 from keyspace.records.run import FailureRecord, RunRecord
 from keyspace.records.work import Direction, WorkKind
 from keyspace.store.embedded import memory_store
+from keyspace.transitions.declaration import WaitTerms
 from keyspace.transitions.fire_deadline import Fired
 from keyspace.transitions.propagate_stop import Propagated
 from keyspace.transitions.resolve_attempt import DeclareFailure
@@ -160,7 +161,7 @@ async def test_an_authorized_effect_of_the_child_is_not_cut_off(world: World, is
     await world.check()
 
 
-@pytest.mark.parametrize("what", ["pass", "leased callback", "timer", "blocker"])
+@pytest.mark.parametrize("what", ["pass", "leased callback", "timer", "wait", "blocker"])
 async def test_the_intent_fences_what_the_child_has_not_begun(world: World, what: str) -> None:
     """RFD 2, "the intent fences every new forward authorization of the child, and its pending timers and waits"."""
     run, child = await family(world)
@@ -170,6 +171,10 @@ async def test_the_intent_fences_what_the_child_has_not_begun(world: World, what
         work = work_of(await world.lease(function="pick"))
     elif what == "timer":
         await sleep(world, work, delay_ms=MINUTE_MS)
+    elif what == "wait":
+        await world.declare(
+            work, "w", retry=ONCE, terms=WaitTerms(event="order.packed", match={}, timeout_ms=MINUTE_MS)
+        )
     elif what == "blocker":
         await block(world, work)
         assert (await world.get_run(child.run_id)).phase is Phase.DEFINITION_BLOCKED
@@ -178,6 +183,7 @@ async def test_the_intent_fences_what_the_child_has_not_begun(world: World, what
     child = await world.get_run(child.run_id)
     assert (child.phase, child.recovery) == (Phase.TERMINAL, Recovery.EMPTY_UNWIND)
     assert await blocker_of(world, child.run_id) is None
+    assert await world.records(WAIT_INDEX) == []
     if what == "leased callback":
         assert isinstance(await world.authorize(work), Stale)
     elif what == "pass":
