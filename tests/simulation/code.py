@@ -125,8 +125,8 @@ def _new_step(draws: Draws, step_id: str, function: str) -> StepCode:
         has_compensator=draws.chance(0.7),
         attempts=draws.one_of((1, 1, 2, 3)),
         timeout_ms=draws.one_of(TIMEOUTS_MS),
-        is_repeatable=draws.chance(0.25),
-        undo_is_repeatable=draws.chance(0.25),
+        is_repeatable=draws.chance(0.35),
+        undo_is_repeatable=draws.chance(0.35),
     )
     kind = draws.number(1, 100)
     owned = replace(step, has_compensator=False)

@@ -76,7 +76,7 @@ WEIGHTS: dict[Kind, float] = {
     Kind.HURRY: 5,
     Kind.START_WORKER: 3,
     Kind.KILL_WORKER: 1,
-    Kind.LOSE: 6,
+    Kind.LOSE: 8,
     Kind.DRAIN_WORKER: 0.7,
     Kind.STOP_DISPATCHER: 0.7,
     Kind.LEAVE: 0.4,
