@@ -62,7 +62,7 @@ async def test_a_release_with_the_fix_sets_the_blocked_runs_free(world: World) -
 
 
 async def test_an_operator_looks_again_after_a_fix_that_announces_nothing(world: World) -> None:
-    """RFD 1, "an explicit operator retry also rediscovers current code": workers without a release name."""
+    """RFD 1, "an explicit operator retry also rediscover current code": workers without a release name."""
     await start(world, OLD, release="")
     run = await world.begin("evolving.doubled", {})
     found = await blocked(world, run)

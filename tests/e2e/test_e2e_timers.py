@@ -44,7 +44,7 @@ async def lateness_ms(world: World, run: str) -> int:
 
 @pytest.mark.case(28)
 async def test_a_sleep_outlives_its_dispatcher(world: World) -> None:
-    """RFD 2, "discovered again after a restart"; case 028: kill -9 in the middle, gone past the anchor, one wake after."""
+    """RFD 2, "a rediscovery, a replay, or a restart never measures the delay again"; case 028: kill -9 in the middle, gone past the anchor, one wake after."""
     run = await world.begin("field.sleepy", {"sleep_ms": SLEEP_MS})
     await world.until_kind(run, "step-declared")
     await world.launcher.kill(Role.DISPATCHER)

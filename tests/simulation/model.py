@@ -169,7 +169,7 @@ class Model:
 
 @rule
 def what_ended_never_changes(model: Model, before: RunLook | None, after: RunLook) -> Iterator[str]:
-    """RFD 1, "An accepted success, terminal failure, or skip is not reopened"; FILLED-IN 10, C4."""
+    """RFD 2, "An accepted success, terminal failure, or skip is not reopened"; FILLED-IN 10, C4."""
     if before is None or before.run.phase is not Phase.TERMINAL:
         return
     if before.run != after.run or before.steps != after.steps or before.history != after.history:

@@ -126,7 +126,7 @@ async def test_other_content_under_one_name_is_another_release(world: World) -> 
 
 
 async def test_workers_that_register_at_once_make_one_release(world: World) -> None:
-    """RFD 1, "server-assigned": whoever commits first assigns the position, the others find it; distinct ones all get one."""
+    """RFD 2, "it prefers the greatest server-assigned release position": whoever commits first assigns the position, the others find it; distinct ones all get one."""
     names = ["v1", "v1", "v2", "v2", "v3"]
     found: list[ReleaseRecord] = []
 

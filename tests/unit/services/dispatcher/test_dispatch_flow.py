@@ -110,7 +110,7 @@ async def test_a_retry_comes_at_its_instant_and_idle_costs_one_scan_a_second(rig
 
 
 async def test_current_code_without_the_step_makes_it_obsolete(rig: Rig) -> None:
-    """RFD 2, "target not found": the worker answers `not_found`, no user code ran, a new pass goes on."""
+    """FILLED-IN 6, "its worker answers target_not_found before any user code of the step runs": a new pass goes on."""
     await rig.world.start_run()
     worker = await rig.join()
     await worker.declare(await worker.assigned_pass())

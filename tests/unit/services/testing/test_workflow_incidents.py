@@ -45,7 +45,7 @@ def gate() -> Iterator[threading.Event]:
 
 
 def test_a_worker_lost_in_the_middle_leaves_an_unknown_attempt(workflow: WorkflowTest, shop: Shop) -> None:
-    """RFD 2, "an effect's outcome is unknown": what a lost worker did is not done again; other runs go on with a new one."""
+    """RFD 2, "An authorized effectful attempt that loses contact": what a lost worker did is not done again; other runs go on with a new one."""
     workflow.app(shop.app)
     workflow.lose_worker_during("charge")
     run = workflow.run("fulfil", 1)
