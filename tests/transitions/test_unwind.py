@@ -17,7 +17,7 @@ from keyspace.transitions.declaration import ChildTerms
 from keyspace.transitions.fire_deadline import Fired
 from keyspace.transitions.resolve_attempt import DeclareFailure
 from keyspace.transitions.stop_run import StopOutcome
-from keyspace.transitions.work import Accepted, Work
+from keyspace.transitions.work import Accepted, Stale, Work
 
 STEP_COUNT = 12
 UNDO_RETRY = RetryRecord(attempts=3, initial_ms=1_000, coefficient=2.0, cap_ms=60_000)
@@ -193,4 +193,33 @@ async def test_nothing_cancels_an_unwind(empty: World) -> None:
     assert "stop-committed" not in [entry.kind for entry in (await world.history(run.run_id))[told:]]
     assert (await cancel(world, run.run_id)).outcome is StopOutcome.ALREADY_TERMINAL
     assert len(await world.lease_many(10)) == 3, "forward work of other runs was waiting all the while"
+    await world.check()
+
+
+@pytest.mark.parametrize("settled", ["success", "skip", "failure"])
+async def test_what_the_unwind_has_settled_is_not_reopened(world: World, settled: str) -> None:
+    """RFD 2, "An accepted success, terminal failure, or skip is not reopened by later code changes": whatever a worker of other
+    code reports of it afterwards is stale, changes nothing that decides, and the plan goes on below it."""
+    run = await world.start_run()
+    for step_id in ("a", "b"):
+        await world.succeed(await world.start_step(step_id, undo_retry=ONCE))
+    await world.fail(await world.lease_pass())
+    work = work_of(await world.lease(direction=Direction.COMPENSATION))
+    if settled == "skip":
+        assert await world.not_found(work) == Accepted()
+    else:
+        assert await world.authorize(work) == Accepted()
+        told = world.succeed(work) if settled == "success" else world.fail_attempt(work)
+        assert await told == Accepted()
+    words = {"success": CompensationState.DONE, "skip": CompensationState.SKIPPED, "failure": CompensationState.FAILED}
+    before, history = await states(world, run.run_id), await world.history(run.run_id)
+    assert before["b"] is words[settled]
+    reports = (world.succeed(work, b'"late"'), world.fail_attempt(work, FAILURE), world.authorize(work))
+    assert [type(await report) for report in reports] == [Stale] * 3
+    assert (await states(world, run.run_id), await world.history(run.run_id)) == (before, history)
+    if settled != "failure":
+        await undo(world, ["a"])
+    recovery = {"success": "compensated", "skip": "partially_compensated", "failure": "compensation_failed"}[settled]
+    after = await world.get_run(run.run_id)
+    assert (after.phase, after.recovery) == (Phase.TERMINAL, Recovery(recovery))
     await world.check()
