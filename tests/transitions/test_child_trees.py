@@ -1,6 +1,6 @@
 """Trees of runs, wide, deep and many, cancelled at their roots between any two transactions: all end, leaf first.
 
-Sizes here are what a test run can afford; CHILD_TREES=full takes those of the specification's workload W8.
+Sizes here are what a test run can afford; RYUSEN_TREES=full takes those of the specification's workload W8, in half an hour.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keyspace.store.embedded import memory_store
 from keyspace.store.fault import FaultStore
 from keyspace.store.fault_plan import CommitFault, FaultPlan, FaultRates
 
-IS_FULL = os.environ.get("CHILD_TREES") == "full"
+IS_FULL = os.environ.get("RYUSEN_TREES") == "full"
 ROOTS = 1_000 if IS_FULL else 12
 POINTS = 50
 WIDE, DEEP = Shape(width=8), Shape(depth=4)

@@ -39,11 +39,12 @@ from keyspace.limits import (
 from keyspace.policy import RunTimePolicy
 from keyspace.records.run import FailureRecord, ParentRecord, RunRecord
 from keyspace.records.work import Direction, WorkKind
+from keyspace.transitions.child_work import settle_item_id
 from keyspace.transitions.declaration import FAILURE_RESERVE_BYTES, ChildTerms, Declaration, check_room
 from keyspace.transitions.declare_child import child_identity
 from keyspace.transitions.materialize_run import derived_run_id
 from keyspace.transitions.settle_child import Settled, child_failure, settle_child
-from keyspace.transitions.work import Accepted, Replayed, save_run
+from keyspace.transitions.work import Accepted, Replayed, Stale, Work, save_run
 from keyspace.tx import Tx
 from keyspace.waiting import waiting_for
 
@@ -530,3 +531,31 @@ async def test_a_run_that_waits_for_its_child_says_so(world: World) -> None:
     await cancel(world, run.run_id)
     stopping = waiting_for(await world.get_run(run.run_id), None, world.clock.now_ms())
     assert stopping is not None and stopping.word == "child" and "was cancelled" in stopping.sentence
+
+
+@pytest.mark.case(41)
+async def test_what_a_worker_forges_of_a_family_changes_nothing(world: World) -> None:
+    """Case 041: a child's delivery says nothing of its parent, nor the other way round, and work between runs is nobody's."""
+    run, child = await family(world)
+    mine = await world.lease_pass(function="pick")
+    forged = [
+        mine._replace(run_id=run.run_id),
+        mine._replace(item_id=settle_item_id(child.run_id)),
+        mine._replace(run_id=run.run_id, item_id=settle_item_id(child.run_id), token=""),
+        Work(WorkKind.CALLBACK, run.run_id, CALL, mine.item_id, mine.token, 1),
+        Work(WorkKind.CALLBACK, run.run_id, CALL, settle_item_id(child.run_id), "", 1),
+    ]
+    before = await world.dump()
+    for work in forged:
+        verdict = await (world.complete(work) if work.step_id is None else world.succeed(work, b'"forged"'))
+        assert isinstance(verdict, Stale), work
+    assert await world.dump() == before
+    assert await world.complete(mine, b'"picked"') == Accepted()
+    before = await world.dump()
+    for work in forged[1:]:
+        verdict = await (world.complete(work) if work.step_id is None else world.succeed(work, b'"forged"'))
+        assert isinstance(verdict, Stale), work
+    assert await world.dump() == before
+    assert await pass_on(world) == [Settled.SETTLED]
+    assert await world.value(run.run_id, CALL) == b'"picked"'
+    await world.check()
