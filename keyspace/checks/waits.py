@@ -59,3 +59,11 @@ async def check_wait_index(case: Case) -> None:
         "the entry is not where its registration says",
     )
     case.expect(await _is_waiting(case, ref.run_id, ref.step_id), "C9", "an entry whose step does not wait")
+
+
+@checks(WAIT_STAMP)
+async def check_wait_stamp(case: Case) -> None:
+    """A companion stamp belongs to a registration."""
+    ws, run_id, step_id = case.elements
+    record = await case.tx.load(WAIT.at(ws, run_id, step_id), snapshot=True)
+    case.expect(record is not None, "C9", "a stamp without its registration")

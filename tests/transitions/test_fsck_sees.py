@@ -12,6 +12,7 @@ from child_verbs import child_of, family, invoke, pass_on_all, settle_work
 from operator_verbs import cancel
 from server_steps import emit, sleep
 from test_releases import release
+from test_waits import waiting
 from world import LEASE_MS, World, work_of
 
 from keyspace.fsck import check_keyspace
@@ -86,6 +87,9 @@ async def busy_world() -> World:
     await world.hello()
     await block(world, await world.lease_pass())
     assert (await world.get_run(unannounced.run_id)).phase is Phase.DEFINITION_BLOCKED
+    # Waiting for an event, of one pair and of none.
+    for match in ({"order": "7"}, {}):
+        await waiting(world, match=match)
     # Repeatable: lost and waiting for its next delivery.
     await world.start_run()
     repeatable = await world.start_step(repeatable=True)
