@@ -87,7 +87,6 @@ REPEATABLE_LOSSES_MAX = 3
 """The loss in a row by which a repeatable attempt becomes Unknown like any other (FILLED-IN 2)."""
 LOSSES_STUCK = 10
 """After so many losses in a row a run shows as stuck (FILLED-IN 11)."""
-HELD_WORK_MAX = 256
 INSTANCE_PAGE_ITEMS = 64
 BUCKET_MS = 1_000
 SHARDS = 8

@@ -14,7 +14,7 @@ from ryusen.app import App
 from ryusen.errors import RyusenError
 from ryusen.serving import serve
 from ryusen.version import VERSION
-from ryusen.worker.shell import CAPACITY_DEFAULT
+from ryusen.worker.shell import CAPACITY_DEFAULT, UNDO_CAPACITY_DEFAULT
 
 __all__ = ["load_app", "main"]
 
@@ -55,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument("--url", help="the service's address, such as ws://127.0.0.1:8080 (RYUSEN_URL)")
     worker.add_argument("--key", help="the workspace's key (better given as RYUSEN_KEY)")
     worker.add_argument("--capacity", type=int, default=CAPACITY_DEFAULT, help="callbacks at once (%(default)s)")
+    worker.add_argument(
+        "--undo-capacity",
+        type=int,
+        default=UNDO_CAPACITY_DEFAULT,
+        help="compensators at once besides (%(default)s)",
+    )
     worker.add_argument("--release", default="", help="the deployed release's name (RYUSEN_RELEASE)")
     worker.add_argument("--grace", default="30s", help="how long to finish what runs when stopped (%(default)s)")
     worker.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
@@ -73,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             url=options.url,
             key=options.key,
             capacity=options.capacity,
+            undo_capacity=options.undo_capacity,
             release=options.release,
             grace=options.grace,
         )

@@ -13,7 +13,7 @@ import anyio
 from ryusen.app import App
 from ryusen.durations import Duration, parse_duration_ms
 from ryusen.errors import ConfigurationError
-from ryusen.worker.shell import CAPACITY_DEFAULT, Worker, WorkerOptions
+from ryusen.worker.shell import CAPACITY_DEFAULT, UNDO_CAPACITY_DEFAULT, Worker, WorkerOptions
 
 __all__ = ["serve"]
 
@@ -26,6 +26,7 @@ def serve(
     url: str | None = None,
     key: str | None = None,
     capacity: int = CAPACITY_DEFAULT,
+    undo_capacity: int = UNDO_CAPACITY_DEFAULT,
     release: str = "",
     grace: Duration = "30s",
 ) -> int:
@@ -40,6 +41,8 @@ def serve(
         url: the service's address, such as ws://127.0.0.1:8080; `RYUSEN_URL` by default.
         key: the workspace's bearer key; `RYUSEN_KEY` by default.
         capacity: callbacks at once, 1 to 200.
+        undo_capacity: compensators at once besides, 0 to 200: an undo takes any free slot, and one of these when callbacks have
+            the others.
         release: the deployed release's name; `RYUSEN_RELEASE` by default, and none without it.
         grace: how long a stopped worker may finish what it runs.
 
@@ -50,6 +53,7 @@ def serve(
         url=_given("url", url, "RYUSEN_URL"),
         key=_given("key", key, "RYUSEN_KEY"),
         capacity=capacity,
+        undo_capacity=undo_capacity,
         release=release or os.environ.get("RYUSEN_RELEASE", ""),
         grace_ms=parse_duration_ms(grace, "grace", least_ms=0),
     )

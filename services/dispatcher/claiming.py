@@ -9,6 +9,7 @@ from keyspace.layout import bucket_of
 from keyspace.limits import BUCKET_MS, LOSSES_STUCK
 from keyspace.queue.claims import candidates, next_vesting_ms
 from keyspace.queue.items import Seat
+from keyspace.records.work import Direction
 from keyspace.store.errors import OutcomeUnknownError
 from keyspace.store.runner import RetriesExhausted
 from keyspace.transitions.lease_items import Delivery, lease_items
@@ -75,6 +76,7 @@ class Claimer:
         return claim
 
     async def _claim(self, key: LaneOf, sessions: list[WorkerSession], skip: int, ready_for_ms: int) -> Claim:
+        is_undo = key.lane.direction is Direction.COMPENSATION
         seats: list[Seat] = []
         by_token: dict[str, WorkerSession] = {}
         for session in sessions:
@@ -82,7 +84,7 @@ class Claimer:
             core = session.core
             seats.append(Seat(core.session, core.instance, core.release, token))
             by_token[token] = session
-            core.reserve(token)
+            core.reserve(token, is_undo=is_undo)
         tried: dict[str, Seat] = {}
         try:
             deliveries, next_ms = await self._lease(key, seats, tried, skip, ready_for_ms)

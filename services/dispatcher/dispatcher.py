@@ -235,6 +235,7 @@ class Dispatcher:
             standing=greeting.standing,
             limiter=self._limiter,
             on_room=pump.has_room,
+            on_undo_room=pump.has_undo_room,
             on_leaving=part,
         )
         self._sessions[key] = session

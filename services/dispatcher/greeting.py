@@ -57,6 +57,7 @@ def hello_fault(hello: Hello) -> Refused | None:
         return _refused("codec_unsupported", f"The worker speaks codecs {hello.codecs[:8]}; here it is {CODEC}.")
     bounds = (
         ("capacity", hello.capacity, 1, CAPACITY_MAX),
+        ("undo_capacity", hello.undo_capacity, 0, CAPACITY_MAX),
         ("functions", len(hello.functions), 1, FUNCTIONS_MAX),
         ("held", len(hello.held), 0, HELD_MAX),
         ("features", len(hello.features), 0, FEATURES_MAX),

@@ -9,11 +9,11 @@ from keyspace.limits import CLAIM_ITEMS_MAX, LEASE_MS_DEFAULT, PAYLOAD_BYTES_DEF
 __all__ = ["DispatcherOptions"]
 
 CAPACITY_MAX = 1_000
-"""Work that one session may hold at once. Source: the SDK's own bound on callbacks in one process."""
+"""Work that one session may hold at once, and as much again of compensation alone; above the SDK's bounds on callbacks."""
 FUNCTIONS_MAX = 1_000
 """Functions that one session may serve. Source: the bound of a manifest."""
 HELD_MAX = 4_096
-"""Work that a hello may list; four times what a worker can hold."""
+"""Work that a hello may list; twice what a worker can hold."""
 STARTS_PAGES_MAX = 256
 """Pages of recorded starts read at a hello; 64 a page is far above what any capacity allows."""
 FEATURES_MAX = 64

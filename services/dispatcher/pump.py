@@ -39,13 +39,17 @@ __all__ = ["Pump", "seats_for_turn"]
 log = logging.getLogger(__name__)
 
 
-def seats_for_turn(free_count: int, *, is_contended: bool) -> int:
-    """Return how many seats one lane may take in its turn: half of what is free while the other direction waits too.
+def seats_for_turn(free_count: int, waited_for_count: int = 0) -> int:
+    """Return how many seats one lane may take in its turn: half of those that the other direction waits for too, and the rest.
 
-    Compensation has its turn first, so it is never behind forward work, and leaves forward work its half.
+    Compensation has its turn first, so it is never behind forward work, and leaves forward work its half. Seats that are
+    reserved for compensation are waited for by nothing else.
+
+    Args:
+        free_count: seats that the lane could take.
+        waited_for_count: those of them that the other direction, which waits for some, could take too.
     """
-    wanted = (free_count + 1) // 2 if is_contended else free_count
-    return min(CLAIM_ITEMS_MAX, wanted)
+    return min(CLAIM_ITEMS_MAX, free_count - waited_for_count // 2)
 
 
 class Pump:
@@ -90,6 +94,7 @@ class Pump:
         self._wants_scan = True
         self._older_from_ms: dict[LaneOf, int] = {}
         self._urgency = Urgency()
+        self._undo_waits = False
         self._is_ended = False
 
     # -- sessions
@@ -107,6 +112,15 @@ class Pump:
     def has_room(self) -> None:
         """A session may take more: look, unless nothing is known to wait for it."""
         if self._book.has_due(self._keyspace.clock.now_ms()):
+            self.alarm.ring()
+
+    def has_undo_room(self) -> None:
+        """A session may take more compensation and nothing else: look, if the last turn left some due.
+
+        Sessions whose places are taken by forward work say so at every frame, so this must cost nothing; compensation that has
+        become due since then has rung by itself.
+        """
+        if self._undo_waits:
             self.alarm.ring()
 
     def reconsider(self) -> None:
@@ -175,7 +189,9 @@ class Pump:
         if self._bell.has_rung or self._wants_scan:
             return 0
         delays: list[float] = []
-        for key in self._book.due_lanes(now_ms):
+        due = self._book.due_lanes(now_ms)
+        self._undo_waits = any(_is_undo(key) for key in due)
+        for key in due:
             room_in_ms = self._room_in_ms(key, now_ms)
             if room_in_ms == 0:
                 return 0
@@ -204,9 +220,9 @@ class Pump:
 
     def _places(self, key: LaneOf) -> list[Place[WorkerSession]]:
         """Return the sessions that may run the lane's function, with their free places."""
-        function = key.lane.function
+        function, is_undo = key.lane.function, _is_undo(key)
         return [
-            Place(session, session.free_count(), session.standing.position)
+            Place(session, session.free_count(is_undo=is_undo), session.standing.position)
             for session in self.sessions.values()
             if self._board.is_eligible(self._application, function, session.standing)
         ]
@@ -261,8 +277,8 @@ class Pump:
         """Give every lane that is due one turn, compensation first; lanes of one direction take turns."""
         due = self._book.due_lanes(self._keyspace.clock.now_ms())
         served = self._served()
-        undoing = [key for key in due if key.lane.direction is Direction.COMPENSATION]
-        forward = [key for key in due if key.lane.direction is not Direction.COMPENSATION]
+        undoing = [key for key in due if _is_undo(key)]
+        forward = [key for key in due if not _is_undo(key)]
         for keys, others in ((undoing, forward), (forward, [])):
             for key in keys:
                 if key.lane.function not in served:
@@ -273,7 +289,8 @@ class Pump:
     async def _claim(self, key: LaneOf, *, is_contended: bool) -> None:
         now_ms = self._keyspace.clock.now_ms()
         places = self._places(key)
-        limit = seats_for_turn(sum(place.free_count for place in places), is_contended=is_contended)
+        waited_for_count = sum(place.session.free_count() for place in places) if is_contended else 0
+        limit = seats_for_turn(sum(place.free_count for place in places), waited_for_count)
         newest = self._board.newest(self._application, key.lane.function)
         seats = choose_by_release(places, newest, limit)
         if self._older_from_ms.get(key, 0) > now_ms:
@@ -338,3 +355,7 @@ class Pump:
         if self._dispatcher_count() < 2:
             return 0
         return self._rng.randrange(CLAIM_STARTS) * batch
+
+
+def _is_undo(key: LaneOf) -> bool:
+    return key.lane.direction is Direction.COMPENSATION

@@ -111,6 +111,7 @@ class WorkerSession:
         standing: Standing,
         limiter: asyncio.Semaphore,
         on_room: Callable[[], None],
+        on_undo_room: Callable[[], None],
         on_leaving: Callable[[], None],
     ) -> None:
         """Serve `peer`.
@@ -123,6 +124,7 @@ class WorkerSession:
             standing: the release it runs.
             limiter: transactions at once, over all sessions.
             on_room: called when the session may take more work.
+            on_undo_room: called when it may take more compensation and nothing else.
             on_leaving: called when the worker says that it takes no more.
         """
         self.core = core
@@ -134,6 +136,7 @@ class WorkerSession:
         self._clock = work.keyspace.clock
         self._limiter = limiter
         self._on_room = on_room
+        self._on_undo_room = on_undo_room
         self._on_leaving = on_leaving
         self._replays = Replays() if core.keeps_replays else None
         self._loads = asyncio.Semaphore(LOADS_MAX)
@@ -157,9 +160,9 @@ class WorkerSession:
         """Why the session ended."""
         return self._close.reason
 
-    def free_count(self) -> int:
-        """How many more deliveries may be leased for this session now."""
-        return self.core.free_count(self._clock.monotonic_ms()) if self.is_open else 0
+    def free_count(self, *, is_undo: bool = False) -> int:
+        """How many more deliveries may be leased for this session now; `is_undo`: of compensation."""
+        return self.core.free_count(self._clock.monotonic_ms(), is_undo=is_undo) if self.is_open else 0
 
     def deliver(self, delivery: Delivery) -> bool:
         """Take a lease made for this session; says whether it could."""
@@ -279,6 +282,8 @@ class WorkerSession:
                 self._crew.give(effect)
         if self.free_count():
             self._on_room()
+        elif self.free_count(is_undo=True):
+            self._on_undo_room()
 
     def _send(self, frame: ServerFrame, sent: anyio.Event | None = None) -> None:
         if len(self._outbox) >= OUTBOX_FRAMES_MAX:

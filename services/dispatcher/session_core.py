@@ -1,7 +1,7 @@
 """The dispatcher's side of one worker session, without input or output: events come in, effects go out (HOUSE 8).
 
-Held deliveries and reserved seats together never exceed the capacity that the hello declared (case 013). A frame about work
-that this session does not hold is settled from its reference alone, or ignored; none of them can harm another delivery.
+Held deliveries and reserved seats together never exceed what the hello declared (case 013; `deliveries` counts them). A frame
+about work that this session does not hold is settled from its reference alone, or ignored; none of them can harm another one.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from keyspace.limits import RENEW_ITEMS_MAX
 from keyspace.records.work import WorkKind
 from keyspace.transitions.lease_items import Delivery
 from keyspace.transitions.work import Stale, Verdict
+from services.dispatcher.deliveries import Deliveries
 from services.dispatcher.effects import (
     Authorize,
     Close,
@@ -71,7 +72,6 @@ class SessionCore:
         instance: the worker process.
         release: the release it runs.
         functions: the names of the functions it serves.
-        capacity: deliveries it may hold.
         keeps_replays: whether the worker keeps what it was sent of a run's replay.
     """
 
@@ -103,12 +103,10 @@ class SessionCore:
         self.instance = hello.instance
         self.release = hello.release
         self.functions = frozenset(offer.name for offer in hello.functions)
-        self.capacity = hello.capacity
         self.keeps_replays = REPLAY in hello.features
-        self._held = {held.request: held for held in adopted}
-        for held in self._held.values():
+        self._held = Deliveries(hello.capacity, hello.undo_capacity, adopted)
+        for held in self._held:
             held.lease_until_ms = now_ms + lease_ms
-        self._reserved: set[str] = set()
         self._settling: set[str] = set()
         self._announced: dict[str, Announced] = {}
         self._continues = continues
@@ -130,24 +128,24 @@ class SessionCore:
         """How many deliveries the session holds."""
         return len(self._held)
 
-    def free_count(self, now_ms: float) -> int:
-        """How many more deliveries may be leased for this session now."""
+    def free_count(self, now_ms: float, *, is_undo: bool = False) -> int:
+        """How many more deliveries may be leased for this session now; `is_undo`: of compensation, which has places of its own."""
         if not self._takes_work or now_ms < self._paused_until_ms:
             return 0
-        return max(0, self.capacity - len(self._held) - len(self._reserved))
+        return self._held.undo_free_count if is_undo else self._held.free_count
 
     def paused_for_ms(self, now_ms: float) -> float | None:
         """How long the session is still passed over because it gave work back; None when it is not."""
         delay_ms = self._paused_until_ms - now_ms
         return delay_ms if delay_ms > 0 and self._takes_work else None
 
-    def reserve(self, token: str) -> None:
+    def reserve(self, token: str, *, is_undo: bool = False) -> None:
         """Keep a place for a lease under `token` that is being made."""
-        self._reserved.add(token)
+        self._held.keep_seat(token, is_undo=is_undo)
 
     def release_seat(self, token: str) -> None:
         """Free a place that no lease took."""
-        self._reserved.discard(token)
+        self._held.free_seat(token)
 
     def leave(self) -> list[Effect]:
         """The dispatcher is leaving: take no more work, tell the worker to go elsewhere."""
@@ -156,7 +154,7 @@ class SessionCore:
 
     def hand_over(self, request: str) -> Held | None:
         """Give up a delivery that a newer session of the same instance has adopted."""
-        return self._held.pop(request, None)
+        return self._held.remove(request)
 
     # -- work
 
@@ -164,8 +162,7 @@ class SessionCore:
         """A lease was made for this session."""
         held = held_item(delivery.item, HeldState.LOADING, now_ms + self._lease_ms, delivery.run.function)
         held.delivery = delivery
-        self._reserved.discard(held.request)
-        self._held[held.request] = held
+        self._held.add(held)
         return [Load(held)]
 
     def loaded(self, held: Held, frame: Assign | None) -> list[Effect]:
@@ -173,7 +170,7 @@ class SessionCore:
         if self._held.get(held.request) is not held:
             return []
         if frame is None:
-            del self._held[held.request]
+            self._held.remove(held.request)
             return [Lose(held)]
         held.state = HeldState.ASSIGNED
         return [Send(frame)]
@@ -183,26 +180,26 @@ class SessionCore:
         if self._held.get(held.request) is not held:
             return [Unstart(held)]
         if verdict is None or held.is_returned:
-            del self._held[held.request]
+            self._held.remove(held.request)
             return [Unstart(held), Send(Void(request=held.request, reason="not_authorized"))]
         if not isinstance(verdict, Stale):
             held.state = HeldState.STARTING
             return [Send(Start(request=held.request))]
-        del self._held[held.request]
+        self._held.remove(held.request)
         effects: list[Effect] = [Send(Void(request=held.request, reason=verdict.code)), Lose(held)]
         if verdict.code == "session_superseded":
             effects.append(Close(SUPERSEDED, "session_superseded"))
         return effects
 
     def may_hold(self, frame: SettlementFrame) -> bool:
-        """Whether this session goes on with the run that `frame` is about by itself."""
+        """Whether this session goes on with the run that `frame` is about by itself; behind an undo no pass follows."""
         held = self._held.get(frame.request)
         chain_count, function = (0, "") if held is None else (held.chain_count, held.function)
         if not self._continues or not self._takes_work or chain_count >= CONTINUED_STEPS_MAX:
             return False
         # What was said of work of a former session takes a place of its own.
-        has_place = held is not None or len(self._held) + len(self._reserved) < self.capacity
-        return has_place and self._goes_on(function)
+        has_place = held is not None or self._held.free_count > 0
+        return has_place and frame.ref.kind != "compensation" and self._goes_on(function)
 
     def start_leaves(self, request: str) -> None:
         """The start frame goes to the transport now: from here on the effect may have begun."""
@@ -214,7 +211,7 @@ class SessionCore:
         """A settlement has ended; None when it failed and the worker must keep what it has."""
         frame, joint = effect.frame, effect.joint
         self._settling.discard(frame.request)
-        self._reserved.discard(frame.request)
+        self._held.free_seat(frame.request)
         held = self._held.get(frame.request)
         chain_count, function = (0, "") if held is None else (held.chain_count, held.function)
         announced = self._announced.pop(frame.following, None) if isinstance(frame, Result) else None
@@ -225,19 +222,19 @@ class SessionCore:
             if isinstance(said, Settled) and said.verdict == "refused" and said.request == frame.request:
                 held.state = HeldState.STARTED if held.was_started else HeldState.ASSIGNED
             else:
-                del self._held[frame.request]
+                self._held.remove(frame.request)
         if outcome.is_open and isinstance(frame, Result) and frame.following and effect.may_hold:
             until_ms = now_ms + self._lease_ms
-            self._held[frame.following] = held_pass(frame, until_ms, chain_count=chain_count, function=function)
+            self._held.add(held_pass(frame, until_ms, chain_count=chain_count, function=function))
         if outcome.following is not None:
             state = HeldState.ASSIGNED if outcome.following.kind is WorkKind.DISCOVERY else HeldState.STARTING
             following = held_item(outcome.following, state, now_ms + self._lease_ms, function)
             following.chain_count = chain_count + 1
-            self._held[following.request] = following
+            self._held.add(following)
         self._pause_ms = PAUSE_MS_FIRST
         effects: list[Effect] = [Send(outcome.frame)]
         if announced is not None and announced.is_given_back:
-            its_pass = self._held.pop(announced.result.following, None)
+            its_pass = self._held.remove(announced.result.following)
             if its_pass is not None:
                 effects.append(Return(its_pass.work.item_id, its_pass.work.token))
         elif announced is not None and announced.answer is not None and joint is None:
@@ -255,7 +252,7 @@ class SessionCore:
             held.has_lease = False
             # What runs keeps its place: the worker's slot is taken for as long as the callback runs.
             if not held.was_started and held.state in _UNSTARTED and self._held.get(held.request) is held:
-                del self._held[held.request]
+                self._held.remove(held.request)
         requests = [held.request for held, goes_on in zip(renewal.held, kept, strict=True) if goes_on]
         return [Send(Renewed(requests=requests, lost=lost))]
 
@@ -265,9 +262,9 @@ class SessionCore:
         What runs keeps its place, and the late answer of a pass is still settled from its reference.
         """
         effects: list[Effect] = []
-        for held in list(self._held.values()):
+        for held in self._held:
             if held.state is HeldState.ASSIGNED and not held.was_started and held.lease_until_ms <= now_ms:
-                del self._held[held.request]
+                self._held.remove(held.request)
                 if not held.is_discovery:
                     effects.append(Send(Void(request=held.request, reason="lease_expired")))
         return effects
@@ -325,7 +322,7 @@ class SessionCore:
         self._settling.add(frame.request)
         may_hold = self.may_hold(frame) and not (isinstance(frame, Result) and self._is_taken(frame.following))
         if may_hold and held is None:
-            self._reserved.add(frame.request)
+            self._held.keep_seat(frame.request, is_undo=False)
         if isinstance(frame, Result) and frame.following and isinstance(frame.outcome, Succeeded) and may_hold:
             self._announced[frame.following] = Announced(frame, 0 if held is None else held.chain_count)
             return [Wait(frame.following)]
@@ -385,7 +382,7 @@ class SessionCore:
             return []
         if held.state is HeldState.SETTLING:
             return []
-        del self._held[frame.request]
+        self._held.remove(frame.request)
         if held.state in _UNSTARTED and not held.was_started:
             return [Return(held.work.item_id, held.work.token)]
         return [Unstart(held)]
@@ -409,7 +406,7 @@ class SessionCore:
         effects: list[Effect] = [
             Settle(announced.result) for announced in self._announced.values() if not announced.is_settling
         ]
-        for held in self._held.values():
+        for held in self._held:
             if held.state in _MAYBE_AUTHORIZED:
                 effects.append(Unstart(held))
             elif held.was_started or not held.has_lease:

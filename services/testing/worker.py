@@ -33,7 +33,7 @@ from ryusen.worker.effects import (
 )
 from ryusen.worker.loops import ForeignLoop
 from ryusen.worker.userside import CallbackEnded, PassTurn, UserEffect, UserEvent, UserSide
-from ryusen.worker.work import WorkerIdentity
+from ryusen.worker.work import UNDO_CAPACITY_DEFAULT, WorkerIdentity
 
 from keyspace.clock import Clock
 from services.dispatcher.peer import Peer, PeerGone
@@ -104,7 +104,9 @@ class LocalWorker:
         self.is_connected = False
         self.fault: WorkflowTestError | None = None
         self._place = place
-        self._core = WorkerCore(WorkerIdentity(app.name, instance, tuple(app.functions), capacity, release, SDK))
+        functions = tuple(app.functions)
+        identity = WorkerIdentity(app.name, instance, functions, capacity, release, SDK, UNDO_CAPACITY_DEFAULT)
+        self._core = WorkerCore(identity)
         self._home = ForeignLoop()
         self._user = UserSide(app, lambda event: self._home.call(self._heard_from_user, event))
         self._alarm = Alarm(place.clock)

@@ -7,6 +7,8 @@ from .bug import Bug
 __all__ = ["DISPATCHING"]
 
 CORE = "services/dispatcher/session_core.py"
+DELIVERIES = "services/dispatcher/deliveries.py"
+DELIVERIES_TESTS = "tests/unit/services/dispatcher/test_deliveries.py"
 CORE_TESTS = "tests/unit/services/dispatcher/test_session_core.py"
 CONTINUATION = "tests/unit/services/dispatcher/test_session_continuation.py"
 BOOK = "services/lanes/duebook.py"
@@ -14,12 +16,28 @@ BOOK_TESTS = "tests/unit/services/lanes/test_duebook.py"
 
 DISPATCHING: tuple[Bug, ...] = (
     Bug(
-        name="reserved seats do not count",
-        file=CORE,
-        old="        return max(0, self.capacity - len(self._held) - len(self._reserved))",
-        new="        return max(0, self.capacity - len(self._held))",
+        name="kept seats do not count",
+        file=DELIVERIES,
+        old="self._undo_capacity - len(self._held) - len(self._kept))",
+        new="self._undo_capacity - len(self._held))",
         why="more is assigned than a worker has declared, and waits inside it",
-        tests=(CORE_TESTS,),
+        tests=(CORE_TESTS, DELIVERIES_TESTS),
+    ),
+    Bug(
+        name="forward work takes what is reserved",
+        file=DELIVERIES,
+        old="        return max(0, min(self.undo_free_count, self._capacity - forward_count))",
+        new="        return self.undo_free_count",
+        why="an undo waits for callbacks of other runs to end",
+        tests=(DELIVERIES_TESTS,),
+    ),
+    Bug(
+        name="an undo is not told of its room",
+        file="services/dispatcher/session.py",
+        old="        elif self.free_count(is_undo=True):\n            self._on_undo_room()",
+        new="",
+        why="an undo that waits for a reserved place waits for a scan instead of for the place",
+        tests=("tests/unit/services/dispatcher/test_undo_capacity.py",),
     ),
     Bug(
         name="a leaving session takes work",

@@ -227,6 +227,7 @@ class Hello(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="hello"):
     """The first frame. `instance` is new for every worker process; `held` lists all work it runs or has finished.
 
     `connection` counts the process's connections from 1, so that a hello delayed on a former one is told from the present.
+    `capacity` is how much work may be assigned at once; `undo_capacity` how much more, of compensation alone.
     """
 
     application: str
@@ -241,6 +242,7 @@ class Hello(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="hello"):
     connection: int = 0
     sdk: str = ""
     clock_ms: int | None = None
+    undo_capacity: int = 0
 
 
 class Ready(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="ready"):

@@ -20,7 +20,7 @@ def follow(works: Holdings, work: Work, outcome: Succeeded, now_ms: float) -> Re
     """Let a pass follow a success; return the result that announces it."""
     following = Work(work.request + FOLLOWING, work.ref, work.function, None, now_ms, follows=work.request)
     works.add(following)
-    works.take_slot(following.request)
+    works.take_slot(following)
     return Result(request=work.request, ref=work.ref, outcome=outcome, following=following.request)
 
 
@@ -42,7 +42,7 @@ def take_step(works: Holdings, frame: Proceed, now_ms: float, effects: Effects, 
     works.hand_on(work)
     step = Work(frame.following, frame.ref, work.function, frame.timeout_ms, now_ms)
     works.add(step)
-    works.take_slot(step.request)
+    works.take_slot(step)
     effects.add(MovePass(work.request, step.request, frame.ref))
     return step
 

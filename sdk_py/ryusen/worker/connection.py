@@ -74,6 +74,7 @@ class Connection:
             held=held,
             connection=self.number,
             sdk=identity.sdk,
+            undo_capacity=identity.undo_capacity,
         )
 
     def heard(self, now_ms: float) -> None:

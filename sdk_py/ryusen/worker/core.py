@@ -89,7 +89,7 @@ class WorkerCore:
         """Start disconnected, with no work."""
         self._identity = identity
         self._connection = Connection(identity)
-        self._works = Holdings(identity.capacity)
+        self._works = Holdings(identity.capacity, identity.undo_capacity)
         self._replays = ReplayCache()
         self._exit_due_ms: float | None = None
         self._has_exited = False
@@ -198,7 +198,7 @@ class WorkerCore:
             return "the worker is leaving"
         if frame.function not in self._identity.functions:
             return "the function is not served here"
-        if len(self._works) >= self._identity.capacity + HELD_EXTRA_MAX:
+        if len(self._works) >= self._identity.capacity + self._identity.undo_capacity + HELD_EXTRA_MAX:
             return "the worker holds all it may"
         return ""
 

@@ -1,7 +1,9 @@
 """The work that a worker holds and the slots it has for running it.
 
 A slot is held from READY until the callback has truly ended, also past its timeout, and goes on with the pass behind a
-success. What was forgotten is remembered by name for a while, so that a repeated delivery starts nothing.
+success. Some slots are for compensators alone, so that no undo waits behind forward work: forward callbacks take at most
+`capacity` slots, and all together at most those and the ones for undoing. What was forgotten is remembered by name for a while,
+so that a repeated delivery starts nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ __all__ = ["Holdings"]
 class Holdings:
     """Everything one worker process holds, by request id."""
 
-    def __init__(self, capacity: int) -> None:
-        """Hold nothing, with `capacity` slots."""
+    def __init__(self, capacity: int, undo_capacity: int) -> None:
+        """Hold nothing, with `capacity` slots and `undo_capacity` more for compensators."""
         self._capacity = capacity
+        self._undo_capacity = undo_capacity
         self._works: dict[str, Work] = {}
         self._waiting: dict[str, Work] = {}
-        self._busy: set[str] = set()
+        self._waiting_undos: dict[str, Work] = {}
+        self._busy: dict[str, bool] = {}
+        self._busy_undo_count = 0
         self._overruns: dict[str, tuple[str, float]] = {}
         self._recent: OrderedDict[str, None] = OrderedDict()
 
@@ -60,17 +65,18 @@ class Holdings:
         """Hold it no longer; its pass is closed and its slot free, unless its callback overruns."""
         self._remove(work)
         if work.request not in self._overruns:
-            self._busy.discard(work.request)
+            self._leave_slot(work.request)
             effects.add(ClosePass(work.request))  # an overrunning callback may still use what its pass holds open
 
     def hand_on(self, work: Work) -> None:
         """Hold it no longer; its pass and its slot go on under another name."""
         self._remove(work)
-        self._busy.discard(work.request)
+        self._leave_slot(work.request)
 
     def _remove(self, work: Work) -> None:
         del self._works[work.request]
         self._waiting.pop(work.request, None)
+        self._waiting_undos.pop(work.request, None)
         self._recent[work.request] = None
         if len(self._recent) > RECENT_MAX:
             self._recent.popitem(last=False)
@@ -82,35 +88,53 @@ class Holdings:
     # ---- slots
 
     @property
+    def has_undo_slot(self) -> bool:
+        """Whether a slot is free for a compensator: any will do."""
+        return len(self._busy) < self._capacity + self._undo_capacity
+
+    @property
     def has_slot(self) -> bool:
-        """Whether a slot is free."""
-        return len(self._busy) < self._capacity
+        """Whether a slot is free for a forward callback."""
+        return len(self._busy) - self._busy_undo_count < self._capacity and self.has_undo_slot
 
     def holds_slot(self, request: str) -> bool:
         """Whether a delivery holds a slot."""
         return request in self._busy
 
-    def take_slot(self, request: str) -> None:
+    def take_slot(self, work: Work) -> None:
         """Let a delivery hold a slot."""
-        self._busy.add(request)
+        self._leave_slot(work.request)
+        self._busy[work.request] = work.is_undo
+        self._busy_undo_count += work.is_undo
 
     def free_slot(self, request: str) -> None:
         """The callback has truly ended."""
-        self._busy.discard(request)
+        self._leave_slot(request)
         self._overruns.pop(request, None)
+
+    def _leave_slot(self, request: str) -> None:
+        self._busy_undo_count -= self._busy.pop(request, False)
 
     def wait_for_slot(self, work: Work, now_ms: float) -> None:
         """Have a piece of work wait for a slot, behind what waits already."""
         work.state, work.since_ms = State.WAITING, now_ms
-        self._waiting[work.request] = work
+        (self._waiting_undos if work.is_undo else self._waiting)[work.request] = work
 
     def offer_slots(self, effects: Effects) -> None:
-        """Give free slots to what waits for one, in order; called at every frame, so it must cost nothing when nothing waits."""
+        """Give free slots to what waits for one, undos first, each in order.
+
+        Called at every frame, so it must cost nothing when nothing waits.
+        """
+        while self._waiting_undos and self.has_undo_slot:
+            self._offer_slot(self._waiting_undos, effects)
         while self._waiting and self.has_slot:
-            work = self._waiting.pop(next(iter(self._waiting)))
-            work.state = State.READY
-            self._busy.add(work.request)
-            effects.add(Send(Ready(request=work.request)))
+            self._offer_slot(self._waiting, effects)
+
+    def _offer_slot(self, waiting: dict[str, Work], effects: Effects) -> None:
+        work = waiting.pop(next(iter(waiting)))
+        work.state = State.READY
+        self.take_slot(work)
+        effects.add(Send(Ready(request=work.request)))
 
     # ---- callbacks that go on after their timeout
 

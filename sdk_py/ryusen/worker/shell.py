@@ -31,9 +31,17 @@ from ryusen.worker.core import WorkerCore
 from ryusen.worker.effects import Close, Effect, Exit, Send, Warn
 from ryusen.worker.loops import ForeignLoop
 from ryusen.worker.userside import PassTurn, UserEvent, UserSide
-from ryusen.worker.work import EXIT_REFUSED, WorkerIdentity
+from ryusen.worker.work import EXIT_REFUSED, UNDO_CAPACITY_DEFAULT, WorkerIdentity
 
-__all__ = ["CAPACITY_DEFAULT", "CAPACITY_MAX", "GRACE_MS_DEFAULT", "WORKER_PATH", "Worker", "WorkerOptions"]
+__all__ = [
+    "CAPACITY_DEFAULT",
+    "CAPACITY_MAX",
+    "GRACE_MS_DEFAULT",
+    "UNDO_CAPACITY_DEFAULT",
+    "WORKER_PATH",
+    "Worker",
+    "WorkerOptions",
+]
 
 _log = logging.getLogger("ryusen.worker")
 
@@ -41,7 +49,7 @@ WORKER_PATH = "/v1/worker"
 """Where a dispatcher takes worker sessions."""
 CAPACITY_DEFAULT = 10
 CAPACITY_MAX = 200
-"""Callbacks at once in one process; plain ones are threads, and a hello must be able to list them all."""
+"""Callbacks at once in one process, and compensators besides; plain ones are threads, and a hello must be able to list them all."""
 GRACE_MS_DEFAULT = 30_000
 
 CONNECT_S = 10.0
@@ -78,6 +86,7 @@ class WorkerOptions:
         capacity: callbacks at once, 1 to 200.
         release: the deployed release's name, for release choice and for people.
         grace_ms: how long a stopped worker may finish what it runs.
+        undo_capacity: compensators at once besides, 0 to 200, so that no undo waits for a callback of another run to end.
     """
 
     url: str
@@ -85,6 +94,7 @@ class WorkerOptions:
     capacity: int = CAPACITY_DEFAULT
     release: str = ""
     grace_ms: int = GRACE_MS_DEFAULT
+    undo_capacity: int = UNDO_CAPACITY_DEFAULT
 
     def __post_init__(self) -> None:
         worker_url(self.url)
@@ -93,6 +103,10 @@ class WorkerOptions:
         if not 1 <= self.capacity <= CAPACITY_MAX:
             raise ConfigurationError(
                 "the capacity is out of bounds", capacity=self.capacity, least=1, most=CAPACITY_MAX
+            )
+        if not 0 <= self.undo_capacity <= CAPACITY_MAX:
+            raise ConfigurationError(
+                "the undo capacity is out of bounds", undo_capacity=self.undo_capacity, least=0, most=CAPACITY_MAX
             )
         if self.grace_ms < 0:
             raise ConfigurationError("the grace is out of bounds", grace_ms=self.grace_ms, least=0)
@@ -147,6 +161,7 @@ class Worker:
             capacity=options.capacity,
             release=options.release,
             sdk=SDK,
+            undo_capacity=options.undo_capacity,
         )
         self._options = options
         self._core = WorkerCore(identity)

@@ -20,6 +20,7 @@ __all__ = [
     "RENEW_EVERY_MS_MIN",
     "RENEW_PAGE",
     "SLOT_WAIT_MS_MAX",
+    "UNDO_CAPACITY_DEFAULT",
     "UNSTARTED",
     "Link",
     "State",
@@ -27,6 +28,8 @@ __all__ = [
     "WorkerIdentity",
 ]
 
+UNDO_CAPACITY_DEFAULT = 1
+"""Slots for compensators alone: with one, no undo waits for another run's callback to end."""
 HELLO_MS_MAX = 10_000
 """How long the answer to a hello may take."""
 SLOT_WAIT_MS_MAX = 10_000
@@ -36,7 +39,7 @@ PASS_MS_MAX = 300_000
 OVERRUN_WARN_MS = 5_000
 """How long a callback may go on after its timeout before it is named in a warning."""
 HELD_EXTRA_MAX = 56
-"""Deliveries held beyond the capacity: passes under way and frames kept until settled. More is given back."""
+"""Deliveries held beyond both capacities: passes under way and frames kept until settled. More is given back."""
 RECENT_MAX = 1_024
 """Request ids remembered after their work is forgotten, to know a repeated delivery."""
 REFUSALS_MAX = 100
@@ -88,6 +91,7 @@ class WorkerIdentity:
         capacity: how many callbacks it runs at once, at least 1.
         release: the deployed release, for people and for release choice.
         sdk: the SDK's name and version.
+        undo_capacity: how many compensators it runs besides, at least 0.
     """
 
     application: str
@@ -96,6 +100,7 @@ class WorkerIdentity:
     capacity: int
     release: str = ""
     sdk: str = ""
+    undo_capacity: int = 0
 
 
 @dataclass
@@ -120,6 +125,11 @@ class Work:
     def is_discovery(self) -> bool:
         """Whether it is a pass to find the next step, rather than one towards a callback."""
         return self.ref.kind == "discovery" or self.follows != ""
+
+    @property
+    def is_undo(self) -> bool:
+        """Whether it is one towards a compensator."""
+        return self.ref.kind == "compensation"
 
     @property
     def due_ms(self) -> float | None:

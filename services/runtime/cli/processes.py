@@ -8,7 +8,7 @@ from typing import Any
 import click
 from ryusen import RyusenError, serve
 from ryusen.__main__ import load_app
-from ryusen.worker.shell import CAPACITY_DEFAULT
+from ryusen.worker.shell import CAPACITY_DEFAULT, UNDO_CAPACITY_DEFAULT
 
 from services.dispatcher import service as dispatcher_service
 from services.fanout import service as fanout_service
@@ -56,6 +56,13 @@ dispatcher = _process(
 @click.option("--key", envvar="RYUSEN_KEY", show_envvar=True, help="The workspace's key; better given by the variable.")
 @click.option("--capacity", type=int, default=CAPACITY_DEFAULT, show_default=True, help="Callbacks at once.")
 @click.option(
+    "--undo-capacity",
+    type=int,
+    default=UNDO_CAPACITY_DEFAULT,
+    show_default=True,
+    help="Compensators at once besides.",
+)
+@click.option(
     "--release",
     envvar="RYUSEN_RELEASE",
     show_envvar=True,
@@ -67,11 +74,11 @@ dispatcher = _process(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True,
     help="The least severity that is logged.",
 )  # fmt: skip
-def worker(app: str, url: str | None, key: str | None, capacity: int, release: str, grace: str, log_level: str) -> None:
+def worker(app: str, log_level: str, **options: Any) -> None:
     """Serve the functions of APP, named as module:attribute."""
     configure_logging(Config(log_level=log_level))
     try:
-        code = serve(load_app(app), url=url, key=key, capacity=capacity, release=release, grace=grace)
+        code = serve(load_app(app), **options)
     except (RyusenError, LookupError) as error:
         warn(str(error))
         code = ExitCode.USAGE

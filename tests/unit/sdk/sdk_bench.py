@@ -96,11 +96,15 @@ class Bench:
     """Drives a core and sorts its effects; checks that what it sends is what the other side can read."""
 
     capacity: int = 2
+    undo_capacity: int = 0
     now_ms: float = 0.0
     effects: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.core = WorkerCore(WorkerIdentity("orders", "instance-1", ("fulfil",), self.capacity, "r1", "test"))
+        identity = WorkerIdentity(
+            "orders", "instance-1", ("fulfil",), self.capacity, "r1", "test", undo_capacity=self.undo_capacity
+        )
+        self.core = WorkerCore(identity)
 
     def took(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
@@ -137,9 +141,9 @@ class Bench:
     def sent(self) -> list[WorkerFrame]:
         return [effect.frame for effect in self.effects if isinstance(effect, Send)]
 
-    def running(self, request: str = "q1", **changes: Any) -> Bench:
-        """Bring a callback to where its user code runs."""
-        self.get(assign(request, **changes))
+    def running(self, request: str = "q1", kind: Any = "callback", **changes: Any) -> Bench:
+        """Bring a callback or a compensator to where its user code runs."""
+        self.get(assign(request, kind, **changes))
         self.turn(request, met())
         self.get(Start(request=request))
         assert RunCallback(request, 4_096) in self.effects

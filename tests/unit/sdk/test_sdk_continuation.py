@@ -368,8 +368,11 @@ def test_a_pass_that_takes_too_long_gives_its_slot_to_who_waits() -> None:
 
 @pytest.mark.case(13)
 def test_a_step_proceeds_into_a_free_slot_only() -> None:
-    """Case 013: a callback that overran its timeout keeps a slot the dispatcher does not count; the step goes back."""
-    bench = Bench(capacity=1).up(continues=True).running("q1", timeout_ms=100)
+    """Case 013: a callback that overran its timeout keeps a slot the dispatcher does not count; the step goes back.
+
+    The slot that is free is for compensators alone.
+    """
+    bench = Bench(capacity=1, undo_capacity=1).up(continues=True).running("q1", timeout_ms=100)
     bench.after(100)
     assert CancelCallback("q1") in bench.effects
     bench.get(Settled(request="q1", verdict="accepted"))

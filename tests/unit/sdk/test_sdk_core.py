@@ -45,7 +45,8 @@ from sdk_bench import ENDED, ONE, RENEW_MS, SUCCESS, Bench, assign, met, ref, we
 
 
 def test_hello_says_who_serves_what() -> None:
-    hello = Bench().hello()
+    hello = Bench(undo_capacity=3).hello()
+    assert hello.undo_capacity == 3
     assert (hello.application, hello.instance, hello.capacity, hello.release) == ("orders", "instance-1", 2, "r1")
     assert [offer.name for offer in hello.functions] == ["fulfil"]
     assert hello.functions[0].contract
@@ -225,6 +226,43 @@ def test_ready_never_exceeds_the_capacity() -> None:
     assert Ready(request="q2") in bench.sent()
     bench.get(Void(request="q1", reason="x"))
     assert bench.sent() == [Ready(request="q3")]
+
+
+def ready(bench: Bench) -> list[str]:
+    return [frame.request for frame in bench.sent() if isinstance(frame, Ready)]
+
+
+@pytest.mark.case(56)
+def test_an_undo_has_a_slot_that_no_callback_takes() -> None:
+    """Case 056: it passes the callbacks that wait before it; they get no more slots than the capacity, all together both."""
+    bench = Bench(capacity=2, undo_capacity=1).up().running("q1").running("q2")
+    for request, kind in (("q3", "callback"), ("u1", "compensation"), ("u2", "compensation")):
+        bench.get(assign(request, kind))
+        bench.turn(request, met())
+        assert ready(bench) == (["u1"] if request == "u1" else [])
+    bench.get(Start(request="u1"))
+    bench.ended("q1")
+    assert ready(bench) == ["u2"], "undos come first, and take any slot"
+    bench.get(Void(request="u2", reason="x"))
+    assert ready(bench) == ["q3"]
+    bench.get(assign("q4"))
+    bench.turn("q4", met())
+    bench.ended("u1")
+    assert ready(bench) == [], "two callbacks run"
+
+
+@pytest.mark.case(13)
+def test_an_undo_that_overruns_keeps_its_slot_and_no_other() -> None:
+    """Case 013: what the dispatcher does not count any more is still running here."""
+    bench = Bench(capacity=1, undo_capacity=1).up().running("u1", "compensation", timeout_ms=100)
+    bench.after(100)
+    bench.get(Settled(request="u1", verdict="accepted"))
+    bench.running("q1")
+    bench.get(assign("u2", "compensation"))
+    bench.turn("u2", met())
+    assert ready(bench) == []
+    bench.ended("u1")
+    assert ready(bench) == ["u2"]
 
 
 @pytest.mark.case(71)

@@ -97,10 +97,12 @@ async def test_a_second_signal_stops_at_once(tmp_path: Path, peer: Peer) -> None
 
 
 async def test_a_grace_given_on_the_command_line_ends(tmp_path: Path, peer: Peer) -> None:
-    process = await launch(tmp_path, peer, "--grace", "50ms", "--capacity", "2", "--release", "r7")
+    process = await launch(
+        tmp_path, peer, "--grace", "50ms", "--capacity", "2", "--undo-capacity", "3", "--release", "r7"
+    )
     session = await peer.session()
     hello = await session.welcome()
-    assert (hello.capacity, hello.release) == (2, "r7")
+    assert (hello.capacity, hello.undo_capacity, hello.release) == (2, 3, "r7")
     await session.start("q1", "s", "fulfil")
     process.send_signal(signal.SIGTERM)
     code, _, err = await finished(process)
@@ -140,6 +142,7 @@ async def test_a_finished_workflow_is_answered_by_the_process(tmp_path: Path, pe
         (["worker", "shop:app", "--url", "h", "--key", "k"], "must look like ws://host:port"),
         (["worker", "shop:app", "--url", "ws://h"], "set RYUSEN_KEY"),
         (["worker", "shop:app", "--url", "ws://h", "--key", "k", "--capacity", "0"], "capacity"),
+        (["worker", "shop:app", "--url", "ws://h", "--key", "k", "--undo-capacity", "-1"], "undo capacity"),
         (["worker", "shop:app", "--url", "ws://h", "--key", "k", "--grace", "soon"], "grace"),
     ],
 )

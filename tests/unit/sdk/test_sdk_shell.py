@@ -416,6 +416,8 @@ def test_addresses_are_completed(url: str, address: str) -> None:
         {"key": "é"},
         {"capacity": 0},
         {"capacity": 201},
+        {"undo_capacity": -1},
+        {"undo_capacity": 201},
         {"grace_ms": -1},
     ],
 )

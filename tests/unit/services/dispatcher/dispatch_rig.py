@@ -189,6 +189,7 @@ def hello(
     *,
     instance: str = "11" * 16,
     capacity: int = 4,
+    undo_capacity: int = 0,
     held: list[HeldWork] | None = None,
     functions: str = "fulfil",
     features: list[str] | None = None,
@@ -204,6 +205,7 @@ def hello(
         release="release-1",
         held=held or [],
         features=features or [],
+        undo_capacity=undo_capacity,
     )
 
 

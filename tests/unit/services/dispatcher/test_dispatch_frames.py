@@ -84,6 +84,8 @@ async def test_a_connection_that_does_not_begin_with_a_hello_is_closed_with_a_co
         (changed(codecs=["pickle/5"]), "codec_unsupported"),
         (changed(capacity=0), "invalid_hello"),
         (changed(capacity=CAPACITY_MAX + 1), "invalid_hello"),
+        (changed(undo_capacity=-1), "invalid_hello"),
+        (changed(undo_capacity=CAPACITY_MAX + 1), "invalid_hello"),
         (changed(functions=[]), "invalid_hello"),
         (changed(functions=[FunctionOffer(name=" ")]), "invalid_hello"),
         (changed(instance="no id"), "invalid_hello"),

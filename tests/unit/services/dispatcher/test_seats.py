@@ -36,12 +36,12 @@ def test_sessions_are_never_compared_with_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "is_contended", "seats"),
-    [(0, False, 0), (0, True, 0), (1, True, 1), (5, True, 3), (5, False, 5), (500, False, 64), (500, True, 64)],
+    ("free", "waited_for", "seats"),
+    [(0, 0, 0), (1, 1, 1), (5, 5, 3), (5, 0, 5), (1, 0, 1), (3, 2, 2), (6, 4, 4), (500, 0, 64), (500, 500, 64)],
 )
-def test_compensation_never_takes_every_seat_from_forward_work(free: int, is_contended: bool, seats: int) -> None:
-    """RFD 2, "Compensation work uses a separate": its turn is reserved, and it reserves the other direction's half."""
-    assert seats_for_turn(free, is_contended=is_contended) == seats
+def test_compensation_never_takes_every_seat_from_forward_work(free: int, waited_for: int, seats: int) -> None:
+    """RFD 2, "Compensation work uses a separate": its turn is reserved, and it leaves forward work half of what that can take."""
+    assert seats_for_turn(free, waited_for) == seats
 
 
 @pytest.mark.parametrize(

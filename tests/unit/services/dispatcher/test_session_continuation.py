@@ -31,10 +31,18 @@ NEXT = delivery(token="cd" * 16, number=2).item
 VALUE = msgspec.Raw(b"1")
 
 
-def started(*, continues: bool = True, chain_count: int = 0, capacity: int = 2) -> tuple[SessionCore, Held]:
+def started(
+    kind: WorkKind = WorkKind.CALLBACK,
+    *,
+    continues: bool = True,
+    chain_count: int = 0,
+    capacity: int = 2,
+    undo_capacity: int = 0,
+) -> tuple[SessionCore, Held]:
     """Return a session that holds one effect which has begun."""
-    core = SessionCore("s", hello(capacity=capacity), [], lease_ms=LEASE_MS, now_ms=NOW_MS, continues=continues)
-    core.assigned(delivery(), NOW_MS)
+    said = hello(capacity=capacity, undo_capacity=undo_capacity)
+    core = SessionCore("s", said, [], lease_ms=LEASE_MS, now_ms=NOW_MS, continues=continues)
+    core.assigned(delivery(kind), NOW_MS)
     held = core._held[TOKEN]
     held.state, held.was_started, held.chain_count = HeldState.STARTED, True, chain_count
     return core, held
@@ -301,15 +309,22 @@ def test_a_pass_under_way_when_the_session_ends_counts_as_lost() -> None:
 
 
 @pytest.mark.case(13)
+@pytest.mark.parametrize("undo_capacity", [0, 1])
 @pytest.mark.parametrize("is_full", [False, True])
-def test_what_a_former_session_left_goes_on_only_where_there_is_a_place(is_full: bool) -> None:
-    """Case 013: an answer kept from a former session is accepted; its step needs a place of its own here."""
-    core, held = started(capacity=1 if is_full else 2)
+def test_what_a_former_session_left_goes_on_only_where_there_is_a_place(is_full: bool, undo_capacity: int) -> None:
+    """Case 013: an answer kept from a former session is accepted; its step needs a place here, and not a reserved one."""
+    core, held = started(capacity=1 if is_full else 2, undo_capacity=undo_capacity)
     kept = answer(held, request="kept", ref=msgspec.structs.replace(held.ref, token="77" * 16))
     assert core.received(kept, NOW_MS) == [Settle(kept, may_hold=not is_full)]
     assert core.free_count(NOW_MS) == 0, "the place is kept while it is being settled"
     core.settled(Settle(kept, may_hold=not is_full), Outcome(Settled(request="kept", verdict="stale")), NOW_MS)
     assert core.free_count(NOW_MS) == (0 if is_full else 1)
+
+
+def test_nothing_follows_an_undo() -> None:
+    """A pass behind it would go on in a place that is reserved for compensation."""
+    core, held = started(WorkKind.COMPENSATION, capacity=1, undo_capacity=1)
+    assert core.received(success(held), NOW_MS) == [Settle(success(held), may_hold=False)]
 
 
 @pytest.mark.parametrize("taken_by", ["announced", "held"])

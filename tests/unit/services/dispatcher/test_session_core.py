@@ -213,6 +213,21 @@ def test_reserved_and_held_together_never_exceed_the_capacity() -> None:
     assert (core.free_count(NOW_MS), core.held_count) == (2, 1)
 
 
+@pytest.mark.case(56)
+def test_a_seat_that_is_kept_for_an_undo_takes_none_from_forward_work() -> None:
+    """Case 056: the session counts a claim of compensation apart, from before its lease until it is settled."""
+    core = SessionCore("s", hello(capacity=1, undo_capacity=1), [], lease_ms=LEASE_MS, now_ms=NOW_MS)
+    core.reserve(TOKEN, is_undo=True)
+    assert (core.free_count(NOW_MS), core.free_count(NOW_MS, is_undo=True)) == (1, 1)
+    core.assigned(delivery(WorkKind.COMPENSATION), NOW_MS)
+    core.assigned(delivery(token="cd" * 16, number=2), NOW_MS)
+    assert (core.free_count(NOW_MS), core.free_count(NOW_MS, is_undo=True)) == (0, 0)
+    core.hand_over(TOKEN)
+    assert (core.free_count(NOW_MS), core.free_count(NOW_MS, is_undo=True)) == (0, 1)
+    core.leave()
+    assert core.free_count(NOW_MS, is_undo=True) == 0
+
+
 def test_a_session_that_gives_back_pauses_longer_each_time_until_it_works_again() -> None:
     """A worker that declines everything must not make a hot loop of leases."""
     core, held = core_with(HeldState.ASSIGNED)

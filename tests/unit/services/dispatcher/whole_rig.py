@@ -121,7 +121,8 @@ class SdkWorker:
     def __init__(self, whole: Whole, app: App, instance: str, capacity: int) -> None:
         self.whole = whole
         self.clock = whole.world.clock
-        self.core = WorkerCore(WorkerIdentity(app.name, instance, tuple(app.functions), capacity, "r1", "test"))
+        functions = tuple(app.functions)
+        self.core = WorkerCore(WorkerIdentity(app.name, instance, functions, capacity, "r1", "test", undo_capacity=1))
         self.user = InlineUserSide(app, self._heard_from_user)
         self.connection: FakeWorker | None = None
         self.to_server: Lane | None = None
