@@ -32,6 +32,11 @@ def _attempt(data: Data) -> str:
     return f"{_target(data)}, {_nth(data)}"
 
 
+def _after(data: Data) -> str:
+    """Return how often a failed step was tried; the service's own steps have no attempts."""
+    return f" after {data['attempts']} attempts" if data["attempts"] else ""
+
+
 _COMMANDS = {
     "supply_success": "it did happen, and this is its result",
     "declare_failure": "it failed",
@@ -41,7 +46,11 @@ _REASONS = {"cancelled": "it was cancelled", "timed_out": "its time is over"}
 
 
 _SENTENCES: dict[str, Sentence] = {
-    "run-created": lambda data: "The run begins: its event was accepted and matched this function.",
+    "run-created": lambda data: (
+        f"The run begins: step {data['parent_step']} of run {data['parent']} invoked this function."
+        if "parent" in data
+        else "The run begins: its event was accepted and matched this function."
+    ),
     "pass-authorized": lambda data: "A worker reads the function up to what is not known yet.",
     "pass-lost": lambda data: (
         f"The worker or its dispatcher went away in the middle of a pass (loss {data['losses']} in a row); "
@@ -74,8 +83,7 @@ _SENTENCES: dict[str, Sentence] = {
     ),
     "step-completed": lambda data: f"Step {data['step']} is done; its result is kept for good.",
     "step-failed": lambda data: (
-        f"Step {data['step']} has failed for good after {data['attempts']} attempts ({data['category']}); "
-        "the function is told."
+        f"Step {data['step']} has failed for good{_after(data)} ({data['category']}); the function is told."
     ),
     "step-obsolete": lambda data: f"Step {data['step']} is no longer in the code; it is set aside.",
     "step-fenced": lambda data: f"Step {data['step']} had not begun and never will.",
@@ -93,6 +101,13 @@ _SENTENCES: dict[str, Sentence] = {
         f"The undo of completions {data['from']} to {data['to']} is not attempted after that."
     ),
     "unwind-ended": lambda data: f"Undoing has ended: {data['recovery']}.",
+    "definition-blocked": lambda data: (
+        f"The code uses step id {data['step']} twice, so the run is blocked: nothing new begins until the code is fixed."
+    ),
+    "definition-still-blocked": lambda data: f"The code still uses step id {data['step']} twice.",
+    "definition-unblocked": lambda data: f"Step id {data['step']} is no longer used twice: the run goes on.",
+    "definition-retry-requested": lambda data: f"An operator ({data['by']}) asks for another look at the code.",
+    "definition-woken": lambda data: f"The code is looked at again, by itself ({data['by']}).",
 }
 
 

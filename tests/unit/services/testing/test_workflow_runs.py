@@ -329,7 +329,7 @@ def test_every_kind_of_entry_has_its_sentence() -> None:
     data: dict[str, Any] = {
         "step": "s", "attempt": 1, "attempts": 2, "function": "f", "pass": 1, "eligible_at_ms": 5, "executed": 0,
         "skipped": 1, "failure": {"category": "c", "message": "m"}, "command": "retry", "reason": "cancelled",
-        "from": 2, "to": 1, "by": "b", "first": {"location": "a.py:1"}, "duplicate": {"location": "a.py:2"},
+        "from": 2, "to": 1, "by": "b", "event": "e", "first": {"location": "a.py:1"}, "duplicate": {"location": "a.py:2"},
     }  # fmt: skip
     for kind in HistoryKind:
         assert sentence(kind.value, data, 0) != kind.value
