@@ -104,7 +104,7 @@ async def declare_child(
 
     Reads: the function's declaration by snapshot (a generation never changes); the child, which must not exist.
     Writes: the child run with everything `materialize_run` writes, and its input.
-    Conflicts: with nobody; the child has no other creator.  Budget: the input plus 7 kB, 9 kB with the worst names.
+    Conflicts: with nobody; the child has no other creator.  Budget: the input plus 7 kB.
     Idempotent: by the derived identity, under the receipt of the pass that declares it.
 
     Raises:
