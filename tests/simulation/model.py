@@ -26,6 +26,7 @@ from keyspace.lifecycle import (
 from keyspace.limits import REPEATABLE_LOSSES_MAX
 from keyspace.records.run import AttemptRecord, HistoryRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction
+from keyspace.transitions.stop_run import StopOutcome
 
 __all__ = ["AttemptAt", "Broken", "Model", "RunLook"]
 
@@ -470,6 +471,13 @@ def _leads(table: Mapping[Any, Mapping[Any, Any]], begin: Any, end: Any) -> bool
     return end in reached
 
 
-def stop_stands(look: RunLook | None, reason: StopReason) -> bool:
-    """Whether an acknowledged stop is in force, or came when nothing was left to stop."""
-    return look is not None and (look.run.stop is not None or look.run.phase in (Phase.COMPENSATING, Phase.TERMINAL))
+def stop_stands(look: RunLook | None, outcome: StopOutcome) -> bool:
+    """Whether what a cancellation was answered is so: it is in force, or came when there was nothing left to stop.
+
+    RFD 2, "A different stop outcome cannot replace the one that committed": then the answer is a refusal.
+    """
+    if look is None or (look.run.stop is not None and look.run.stop.reason is not StopReason.CANCELLED):
+        return False
+    if outcome in (StopOutcome.ACCEPTED, StopOutcome.REPEATED):
+        return look.run.stop is not None
+    return look.run.phase in (Phase.COMPENSATING, Phase.TERMINAL)

@@ -28,7 +28,7 @@ from ryusen.protocol.frames import (
 
 from keyspace.errors import Refusal
 from keyspace.layout import DUE_APP, ITEM, UNRESOLVED, shard_of_workspace
-from keyspace.lifecycle import Phase, StopReason
+from keyspace.lifecycle import Phase
 from keyspace.limits import BUCKET_MS, RENEW_ITEMS_MAX
 from keyspace.queue.leases import expired_leases
 from keyspace.queue.pointers import clear_due_pointer, due_in_application, due_in_shard
@@ -47,7 +47,7 @@ from keyspace.transitions.resolve_attempt import (
     Target,
     resolve_attempt,
 )
-from keyspace.transitions.stop_run import StopOutcome, cancel_run
+from keyspace.transitions.stop_run import cancel_run
 from keyspace.tx import Tx
 from keyspace.waiting import waiting_for
 from services.dispatcher.effects import Renewal
@@ -450,10 +450,8 @@ async def cancel(world: World, draws: Draws) -> str:
     if reply is None:
         return f"nobody hears whether {world.run_name(run_id)} is cancelled"
     world.saw(f"cancel: {reply.outcome.value}")
-    if reply.outcome is not StopOutcome.ALREADY_TERMINAL and not stop_stands(
-        world.run_look(workspace, run_id), StopReason.CANCELLED
-    ):
-        world.broken.append(Broken("an acknowledged stop stands", f"{run_id}: {reply}"))
+    if not stop_stands(world.run_look(workspace, run_id), reply.outcome):
+        world.broken.append(Broken("an acknowledged stop stands", f"{world.run_name(run_id)}: {reply}"))
     return f"{world.run_name(run_id)}: {reply.outcome.value}"
 
 

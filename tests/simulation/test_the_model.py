@@ -29,7 +29,8 @@ from keyspace.records.run import (
     UnwindRecord,
 )
 from keyspace.records.work import Direction
-from simulation.model import FORGED, RULES, AttemptAt, Model, RunLook
+from keyspace.transitions.stop_run import StopOutcome
+from simulation.model import FORGED, RULES, AttemptAt, Model, RunLook, stop_stands
 
 RUN_ID = "11" * 16
 FIRST, SECOND = AttemptAt(Direction.FORWARD, "s1", 1), AttemptAt(Direction.FORWARD, "s1", 2)
@@ -247,3 +248,14 @@ def test_a_key_is_one_event_and_a_replay_what_was_recorded() -> None:
     assert not list(model.pass_begins(RUN_ID, {"s1": b'"v"', "s0": None}, after))
     told = list(model.pass_begins(RUN_ID, {"s1": b'"w"'}, after))
     assert [broken.rule for broken in told] == ["a replay is what was recorded"]
+
+
+def test_a_cancellation_is_answered_as_it_is() -> None:
+    """RFD 2, "A different stop outcome cannot replace the one that committed": no answer may say that it did."""
+    _, look, _ = sound()
+    assert not stop_stands(look, StopOutcome.ACCEPTED)
+    assert not stop_stands(look, StopOutcome.ALREADY_TERMINAL)
+    change_run(look, stop=STOP)
+    assert stop_stands(look, StopOutcome.ACCEPTED) and stop_stands(look, StopOutcome.REPEATED)
+    change_run(look, phase=Phase.TERMINAL, stop=msgspec.structs.replace(STOP, reason=StopReason.TIMED_OUT))
+    assert not stop_stands(look, StopOutcome.ALREADY_TERMINAL)
