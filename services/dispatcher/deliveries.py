@@ -100,8 +100,10 @@ class Deliveries:
     @property
     def free_count(self) -> int:
         """How many places anything may still take: none of those that are compensation's alone."""
-        forward_count = len(self._held) + len(self._kept) - self._undo_count
-        return max(0, min(self.undo_free_count, self._capacity - forward_count))
+        free_count = self._capacity - len(self._held) - len(self._kept)
+        # Undos stand in reserved places first; forward work may have what they so leave of the others.
+        beyond_count = min(self._undo_count, self._undo_capacity)
+        return max(0, free_count + beyond_count)
 
 
 def _is_undo(held: Held) -> bool:

@@ -26,7 +26,7 @@ DISPATCHING: tuple[Bug, ...] = (
     Bug(
         name="forward work takes what is reserved",
         file=DELIVERIES,
-        old="        return max(0, min(self.undo_free_count, self._capacity - forward_count))",
+        old="        return max(0, free_count + beyond_count)",
         new="        return self.undo_free_count",
         why="an undo waits for callbacks of other runs to end",
         tests=(DELIVERIES_TESTS,),
