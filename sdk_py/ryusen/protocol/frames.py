@@ -21,13 +21,30 @@ declares one is followed by `resume`, which brings its value, and the same pass 
 A value travels as raw JSON text in the portable encoding of `ryusen.protocol.values`, never re-encoded on the way. Every
 frame about work names the request id, which is unique to one delivery; a result or answer names the whole `WorkRef`, so
 that any dispatcher, also one that never saw the assignment, can settle it.
+
+What frames say of steps is in `ryusen.protocol.steps`, how attempts and passes end in `ryusen.protocol.endings`; all of it
+can be imported from here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal
 
 import msgspec
+
+from ryusen.protocol.endings import CallSite, Complete, Declare, DefinitionBlocked, Fail, Failed, Outcome, Succeeded
+from ryusen.protocol.steps import (
+    Child,
+    Emission,
+    Failure,
+    OptionalRaw,
+    Part,
+    RetryPolicy,
+    StepDeclaration,
+    StepMemo,
+    Timer,
+    Wait,
+)
 
 __all__ = [
     "CODEC",
@@ -91,23 +108,11 @@ FRAME_BYTES_MAX = 16 * 1024 * 1024
 """The largest frame either side accepts: the replay budget of a run, its input and the frame around them."""
 
 
-if TYPE_CHECKING:
-    OptionalRaw: TypeAlias = msgspec.Raw | None
-else:
-    # The decoder takes raw text only for a member declared as nothing but raw; one that is absent stays None all the same,
-    # and a JSON null arrives as the text `null`, which is a value.
-    OptionalRaw = msgspec.Raw
-
-
-class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
-
-
 class _Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="frame"):
     pass
 
 
-class WorkRef(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class WorkRef(Part, frozen=True, kw_only=True, omit_defaults=True):
     """Names one physical delivery of work to whoever must settle it. Opaque to the worker; echoed as it came."""
 
     kind: Literal["discovery", "callback", "compensation"]
@@ -120,92 +125,7 @@ class WorkRef(_Part, frozen=True, kw_only=True, omit_defaults=True):
     step: str | None = None
 
 
-class Failure(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A structured failure: of an attempt, of a step (with `attempts`) or of the function."""
-
-    category: str
-    message: str
-    details: OptionalRaw = None
-    attempts: int = 0
-
-
-class RetryPolicy(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """How an attempt that failed is tried again; delays in milliseconds. `attempts` counts the first one too."""
-
-    attempts: int = 3
-    initial_ms: int = 1_000
-    coefficient: float = 2.0
-    cap_ms: int = 300_000
-
-
-class Timer(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A durable timer: so long after the server accepts it, or at an instant (Unix epoch); milliseconds, exactly one of them."""
-
-    delay_ms: int | None = None
-    until_ms: int | None = None
-
-
-class Emission(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """An event to emit. `payload` is one bytes value: the event's payload exactly, itself the encoding of a portable value."""
-
-    event: str
-    payload: msgspec.Raw
-    correlation: dict[str, str] = {}
-
-
-class Child(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A run to start of a function of the same application. `input` is the portable value it gets, byte for byte.
-
-    `timeout_ms` counts from when the server accepts the step; None is for as long as the function and this run may take.
-    """
-
-    function: str
-    input: msgspec.Raw
-    timeout_ms: int | None = None
-
-
-class Wait(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A wait for an event of exactly this name that carries every pair, so long after the server accepts it at most."""
-
-    event: str
-    match: dict[str, str] = {}
-    timeout_ms: int
-
-
-class StepDeclaration(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """The next unresolved step that a pass met. `kind` says who settles it: a callback, or the server by the terms beside it.
-
-    What begins with `undo` is its compensator's; `repeatable` says that running the callback again under the same operation id
-    is safe. A step of the server's has no attempts: one that asks for a compensator, an attempt timeout or several attempts is
-    refused.
-    """
-
-    id: str
-    name: str = ""
-    kind: Literal["callback", "timer", "emission", "child", "wait"] = "callback"
-    retry: RetryPolicy = RetryPolicy()
-    timeout_ms: int | None = None
-    compensable: bool = False
-    location: str = ""
-    undo_retry: RetryPolicy | None = None
-    undo_timeout_ms: int | None = None
-    repeatable: bool = False
-    undo_repeatable: bool = False
-    timer: Timer | None = None
-    emission: Emission | None = None
-    child: Child | None = None
-    wait: Wait | None = None
-
-
-class StepMemo(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """A settled step as every later pass sees it: its accepted value, or its terminal failure."""
-
-    id: str
-    value: OptionalRaw = None
-    failure: Failure | None = None
-
-
-class HeldWork(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class HeldWork(Part, frozen=True, kw_only=True, omit_defaults=True):
     """Work a reconnecting worker still runs, or has finished without an acknowledgement."""
 
     ref: WorkRef
@@ -213,7 +133,7 @@ class HeldWork(_Part, frozen=True, kw_only=True, omit_defaults=True):
     state: Literal["assigned", "running", "finished"]
 
 
-class FunctionOffer(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class FunctionOffer(Part, frozen=True, kw_only=True, omit_defaults=True):
     """A function this worker serves. `contract` is the digest of its execution contract."""
 
     name: str
@@ -251,23 +171,6 @@ class Ready(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="ready"):
     request: str
 
 
-class Succeeded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="outcome", tag="success"):
-    """The callback returned; `value` is its portable encoding."""
-
-    value: msgspec.Raw
-
-
-class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="outcome", tag="failure"):
-    """The callback failed. `retryable` is false for NonRetryable and invalid results; `retry_after_ms` for RetryAfter."""
-
-    failure: Failure
-    retryable: bool = True
-    retry_after_ms: int | None = None
-
-
-Outcome = Succeeded | Failed
-
-
 class Result(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="result"):
     """What an authorized callback or compensator did. Kept by the worker until `settled`; may be sent in a later session.
 
@@ -286,42 +189,6 @@ class NotFound(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="not_f
 
     request: str
     ref: WorkRef
-
-
-class Declare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="pass", tag="declare"):
-    """The pass met unresolved steps: one today."""
-
-    steps: list[StepDeclaration]
-
-
-class Complete(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="pass", tag="complete"):
-    """The function returned."""
-
-    value: msgspec.Raw
-
-
-class Fail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="pass", tag="fail"):
-    """The function failed; the failure reached its entry."""
-
-    failure: Failure
-
-
-class CallSite(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a step is called, as file:line, and what it is shown as there; either may be empty."""
-
-    location: str = ""
-    name: str = ""
-
-
-class DefinitionBlocked(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="pass", tag="definition_blocked"
-):
-    """The pass met one step id twice and stopped before the second callback; `step` is the id."""
-
-    reason: Literal["duplicate_step_id"]
-    step: str
-    first: CallSite = CallSite()
-    duplicate: CallSite = CallSite()
 
 
 class Answer(_Frame, frozen=True, kw_only=True, omit_defaults=True, tag="answer"):
