@@ -11,6 +11,7 @@ from server_steps import ONCE, fire
 from wait_model import RUN_MS, End, Model, Move, Play, broken_rules, moves
 from world import EagerClock, World, work_of
 
+from keyspace.errors import Refusal
 from keyspace.layout import HISTORY, ITEM, MATCH, WAIT_INDEX
 from keyspace.lifecycle import StepState
 from keyspace.store.api import KeyRange
@@ -98,7 +99,7 @@ class Stage:
         else:
             run_id, _ = self.waits[first % len(self.waits)]
             if verb == "stop":
-                await cancel(world, run_id)
+                await self._stop(run_id)
             else:
                 await self._fire(run_id)
         await self._finish()
@@ -113,6 +114,12 @@ class Stage:
         passed = await self.world.lease_pass(**at)
         assert await self.world.declare(passed, "it", retry=ONCE, terms=terms) == Accepted()
         self.waits.append((MATCH.codec.decode(match).run_id, at))
+
+    async def _stop(self, run_id: str) -> None:
+        try:
+            await cancel(self.world, run_id)
+        except Refusal as refused:
+            assert refused.code == "stop_conflict", "its own time had ended it before"
 
     async def _fire(self, run_id: str) -> None:
         step = await self.world.step(run_id, "it")

@@ -215,6 +215,22 @@ async def test_a_match_against_a_stop_and_a_timeout(
     await world.check()
 
 
+async def test_a_page_that_conflicts_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ARCHITECTURE 5, "after a conflict the page halves": what another transaction holds up is made smaller, down to one."""
+    monkeypatch.setattr(wait_page, "WAIT_PAGE_ITEMS", RUNS)
+    world, store = await interrupted()
+    runs = await furnish(world)
+    event_id = await submit(world)
+    store.interruption = partial(_cancel, world, runs[0])
+    chunks = [await world.expand_chunk(event_id)]
+    while not chunks[-1].is_complete:
+        chunks.append(await world.expand_chunk(event_id))
+    assert [chunk.inspected_count for chunk in chunks] == [RUNS // 2, RUNS - 1 - RUNS // 2]
+    assert (await world.expansion(event_id)).settled_count == RUNS - 1
+    assert [wait_page.page_items(index) for index in (0, 1, 2, 3, 40)] == [RUNS, RUNS // 2, 1, 1, 1]
+    await world.check()
+
+
 @pytest.mark.case(31)
 @pytest.mark.parametrize("is_event_first", [True, False])
 async def test_a_registration_and_an_event_under_way_at_once(is_event_first: bool) -> None:

@@ -57,6 +57,19 @@ async def sleepy(ctx: Context, request: Request) -> int:
     return await ctx.step.run("only", work, request, 0)
 
 
+@app.function(on="field.awaiting")
+async def awaiting(ctx: Context, request: Request) -> str:
+    """Waits for the event of its own order, then runs a step."""
+    try:
+        heard = await ctx.step.wait_for_event(
+            "it", "field.heard", match={"order": request["order"]}, timeout=f"{request['wait_ms']}ms"
+        )
+    except StepFailed as failed:
+        return failed.category
+    await ctx.step.run("only", work, request, 0)
+    return str(heard["said"])
+
+
 @app.function(on="field.telling")
 async def telling(ctx: Context, request: Request) -> str:
     """Emits the event that starts `once`, between two steps."""
