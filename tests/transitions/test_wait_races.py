@@ -24,6 +24,7 @@ from keyspace.store.memory_engine import MemoryEngine
 from keyspace.transitions import wait_page
 from keyspace.transitions.accept_declaration import accept_declaration
 from keyspace.transitions.declaration import Declaration, WaitTerms
+from keyspace.transitions.expand_event import Expanded, expand_event
 from keyspace.transitions.fire_timer import Fired
 from keyspace.transitions.names import INVOCATION_EVENT
 from keyspace.transitions.work import Accepted
@@ -150,12 +151,12 @@ async def test_two_processes_on_one_obligation_settle_each_wait_once() -> None:
     world, store = await interrupted()
     runs = await furnish(world)
     event_id = await submit(world)
-    for _ in range(RUNS):
-        if (await world.expansion(event_id)).item_id is None:
-            break
-        store.interruption = partial(_chunk, world, event_id)
-        await world.expand_chunk(event_id)
-        await world.check()
+    await expand_against(world, store, event_id, lambda: world.expand_chunk(event_id))
+    await world.check()
+    assert (await world.expansion(event_id)).inspected_count == 2 + 1, (
+        "a page of the first, and half a page of the other"
+    )
+    await world.expand()
     await settled_once(world, event_id, runs)
 
 
@@ -166,8 +167,20 @@ async def later(steps: int, body: Callable[[], Awaitable[Any]]) -> Any:
     return await body()
 
 
-async def _chunk(world: World, event_id: str) -> None:
-    await world.expand_chunk(event_id)
+async def expand_against(
+    world: World, store: InterruptingStore, event_id: str, other: Callable[[], Awaitable[Any]]
+) -> Expanded:
+    """Run one chunk, and let `other` commit between its reads and its commit."""
+    item_id = (await world.expansion(event_id)).item_id
+    assert item_id is not None
+
+    async def interrupt() -> None:
+        await other()
+
+    store.interruption = interrupt
+    chunk = await world.run("expand_event", lambda tx: expand_event(tx, "acme", event_id, item_id))
+    assert store.interruption is None, "the chunk wrote nothing, so nothing raced"
+    return chunk
 
 
 async def _cancel(world: World, run_id: str) -> None:
@@ -201,12 +214,12 @@ async def test_a_match_against_a_stop_and_a_timeout(
         assert found.state is StepState.COMPLETED, "what was settled stands"
     else:
 
-        async def interrupt() -> None:
+        async def come_first() -> None:
             world.clock.advance(2)
             await other(world, run.run_id)
 
-        store.interruption = interrupt
-        await world.expand()
+        await expand_against(world, store, event_id, come_first)
+        assert world.keyspace.meter.snapshot()["expand_event"].conflict_count == 1
         assert (await world.step(run.run_id, "packed")).state is state
         assert (await world.expansion(event_id)).settled_count == 0
     kinds = await world.kinds(run.run_id)
@@ -221,8 +234,7 @@ async def test_a_page_that_conflicts_is_halved(monkeypatch: pytest.MonkeyPatch) 
     world, store = await interrupted()
     runs = await furnish(world)
     event_id = await submit(world)
-    store.interruption = partial(_cancel, world, runs[0])
-    chunks = [await world.expand_chunk(event_id)]
+    chunks = [await expand_against(world, store, event_id, partial(_cancel, world, runs[0]))]
     while not chunks[-1].is_complete:
         chunks.append(await world.expand_chunk(event_id))
     assert [chunk.inspected_count for chunk in chunks] == [RUNS // 2, RUNS - 1 - RUNS // 2]
