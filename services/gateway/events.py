@@ -14,10 +14,19 @@ from keyspace.tx import Tx
 from services.gateway.bodies import check_duplicates, check_portable, decode_body
 from services.gateway.cursors import ListQuery
 from services.gateway.endpoints import Answer, Call, missing
+from services.gateway.event_types import (
+    Event,
+    EventSummary,
+    Expansion,
+    ExpansionSummary,
+    Match,
+    Submission,
+    Submitted,
+)
 from services.gateway.invocation_types import Target
 from services.gateway.invocations import explain_invocation
 from services.gateway.pages import PageRequest, read_rows
-from services.gateway.types import Event, EventSummary, Expansion, ExpansionSummary, Match, Page, Submission, Submitted
+from services.gateway.types import Page
 
 __all__ = ["get_event", "list_events", "list_matches", "submit_event"]
 

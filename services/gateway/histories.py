@@ -28,8 +28,8 @@ from services.gateway.auth import bearer_secret
 from services.gateway.endpoints import Answer, Call
 from services.gateway.pages import read_integer
 from services.gateway.problems import ApiProblem
+from services.gateway.run_types import HistoryEntry, HistoryPage
 from services.gateway.runs import load_run
-from services.gateway.types import HistoryEntry, HistoryPage
 
 __all__ = ["REREAD_MS", "follow_history", "get_history"]
 

@@ -9,8 +9,8 @@ from keyspace.transitions.accept_event import Acceptance
 from keyspace.transitions.invoke_function import Invocation, check_invocation, invoke_function, invoked_run_id
 from services.gateway.bodies import check_duplicates, check_portable, decode_body
 from services.gateway.endpoints import Answer, Call
+from services.gateway.event_types import ExpansionSummary, Invoked
 from services.gateway.invocation_types import InvocationRequest
-from services.gateway.types import ExpansionSummary, Invoked
 
 __all__ = ["ENVELOPE_BYTES_MAX", "explain_invocation", "invoke"]
 

@@ -25,29 +25,21 @@ from services.gateway import (
 from services.gateway.auth import Action
 from services.gateway.blocker_types import Rediscovery
 from services.gateway.endpoints import Endpoint, Parameter
+from services.gateway.event_types import Event, EventSummary, Invoked, Match, Submission, Submitted
 from services.gateway.invocation_types import InvocationRequest
 from services.gateway.operator_types import Cancellation, Resolution, ResolutionRequest, UnresolvedAttempt
 from services.gateway.releases import ReleaseSummary
+from services.gateway.run_types import HistoryPage, Run, RunSummary
+from services.gateway.step_types import Step, StepDetail
 from services.gateway.types import (
     Activated,
     Activation,
-    Event,
-    EventSummary,
-    HistoryPage,
-    Invoked,
     Key,
     KeyRequest,
     ManifestSummary,
-    Match,
     NewKey,
     Page,
     PublishedManifest,
-    Run,
-    RunSummary,
-    Step,
-    StepDetail,
-    Submission,
-    Submitted,
     Workspace,
     WorkspaceRequest,
 )

@@ -24,7 +24,8 @@ from services.gateway.endpoints import Answer, Call, missing
 from services.gateway.operator_types import Cancellation, Stop
 from services.gateway.pages import PageRequest, read_rows
 from services.gateway.problems import ApiProblem
-from services.gateway.types import Deadline, Failure, Page, Parent, Run, RunSummary, Unwind, Waiting
+from services.gateway.run_types import Deadline, Failure, Parent, Run, RunSummary, Unwind, Waiting
+from services.gateway.types import Page
 from services.gateway.waits import load_waits
 
 __all__ = ["STATUSES", "cancel", "failure_view", "get_run", "list_runs", "load_run", "raw_details"]

@@ -21,7 +21,8 @@ from services.gateway.cursors import ListQuery
 from services.gateway.endpoints import Answer, Call, missing
 from services.gateway.pages import PageRequest, read_rows
 from services.gateway.runs import failure_view, load_run
-from services.gateway.types import Attempt, AwaitedEvent, Page, Retry, StaleResult, Step, StepDetail
+from services.gateway.step_types import Attempt, AwaitedEvent, Retry, StaleResult, Step, StepDetail
+from services.gateway.types import Page
 from services.gateway.waits import load_awaited
 
 __all__ = ["get_step", "list_steps"]

@@ -9,7 +9,7 @@ from keyspace.records.run import RunRecord
 from keyspace.records.wait import WaitRecord
 from keyspace.records.work import ItemRecord, WorkKind
 from keyspace.tx import Tx
-from services.gateway.types import AwaitedEvent
+from services.gateway.step_types import AwaitedEvent
 
 __all__ = ["load_awaited", "load_waits"]
 
