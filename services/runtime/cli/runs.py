@@ -272,7 +272,13 @@ def _what_became(step: dict[str, Any]) -> str:
         return f"run {step['child']}"
     if step["event"]:
         return f"event {step['event']}"
-    return f"until {instant(step['due_at_ms'])}" if step["state"] == "waiting" else _last_failure(step)
+    if step["state"] != "waiting":
+        return _last_failure(step)
+    awaited = step["awaited"]
+    what = (
+        "" if awaited is None else " ".join([awaited["name"], *(f"{k}={v}" for k, v in awaited["match"].items())]) + " "
+    )
+    return f"{what}until {instant(step['due_at_ms'])}"
 
 
 def _last_failure(step: dict[str, Any]) -> str:
