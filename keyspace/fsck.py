@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from keyspace.checks import blockers, events, queue, releases, runs, tenancy, waits
+from keyspace.checks import blockers, events, queue, releases, runs, steps, tenancy, waits
 from keyspace.checks.report import CHECKS, PROBLEMS_MAX, Case, Problem, Report
 from keyspace.errors import CorruptRecord, KeyspaceError, UnknownVersion
 from keyspace.keyspace import Keyspace
@@ -24,7 +24,7 @@ __all__ = ["Problem", "Report", "check_keyspace"]
 
 PAGE_KEYS = 200
 WHOLE = KeyRange(b"", b"\xff")
-_SUBJECTS = (blockers, events, queue, releases, runs, tenancy, waits)
+_SUBJECTS = (blockers, events, queue, releases, runs, steps, tenancy, waits)
 """Importing a subject declares its checks."""
 
 

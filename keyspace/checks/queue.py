@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keyspace.checks.children import check_child_work
+from keyspace.checks.reading import has_key
 from keyspace.checks.report import Case, checks
 from keyspace.layout import (
     EXPANSION,
@@ -17,18 +18,12 @@ from keyspace.layout import (
     ready_key,
     shard_of_id,
 )
-from keyspace.leaf import Key
 from keyspace.lifecycle import ItemState
 from keyspace.queue.items import lease_key
 from keyspace.records.work import Direction, ItemRecord, Lane, LaneKind, WorkKind
-from keyspace.store.api import KeyRange
 from keyspace.transitions.blockers import blocker_key
 
 __all__: list[str] = []
-
-
-async def _has(case: Case, key: Key[None]) -> bool:
-    return bool(await case.tx.page(KeyRange(key.data, key.data + b"\x00"), limit=1, snapshot=True))
 
 
 @checks(ITEM)
@@ -40,12 +35,12 @@ async def check_item(case: Case) -> None:
     case.expect(item.item_id == case.elements[1], "C7", "the record names another item")
     if item.state is ItemState.READY:
         ready = ready_key(ws, item.where, item.vesting_ms, item.priority, item.item_id)
-        case.expect(await _has(case, ready), "C7", "a ready item has no ready entry")
+        case.expect(await has_key(case, ready), "C7", "a ready item has no ready entry")
         pointer = due_pointer(ws, item.where, bucket_of(item.vesting_ms))
-        case.expect(await _has(case, pointer), "C3", "a ready item has no due pointer")
+        case.expect(await has_key(case, pointer), "C3", "a ready item has no due pointer")
     else:
         case.expect(item.token is not None and item.expires_at_ms is not None, "C3", "a leased item without a lease")
-        case.expect(await _has(case, lease_key(ws, item)), "C7", "a leased item has no lease entry")
+        case.expect(await has_key(case, lease_key(ws, item)), "C7", "a leased item has no lease entry")
     if item.kind is WorkKind.FANOUT:
         expansion = await case.tx.load(EXPANSION.at(ws, item.target), snapshot=True)
         case.expect(
