@@ -238,12 +238,30 @@ async def test_ten_thousand_other_orders_are_not_looked_at() -> None:
     await load_entries(world, 10_000, lambda number: {"order": f"other {number}"})
     await load_waits(world, 3, match=lambda number: {}, first=10_000)
     (own,) = await load_waits(world, 1, match=lambda number: {"order": "mine"}, first=20_000)
+    unheard = (await world.submit("nobody.waits", b"1", correlation={"order": "mine", "place": "a"})).event_id
+    accepting = world.keyspace.meter.snapshot()["accept_event"].read_count
     event_id = (await world.submit(EVENT, b"1", correlation={"order": "mine", "place": "a"})).event_id
+    accepted = world.keyspace.meter.snapshot()["accept_event"].read_count
+    assert accepted == 2 * accepting, "FILLED-IN 9, S1: the acknowledgement reads the same, whatever waits"
     world.clock.advance(1)
-    assert await world.expand() == 1
+    assert await world.expand() == 2
+    assert (await world.expansion(unheard)).inspected_count == 0
     expansion = await world.expansion(event_id)
     assert (expansion.inspected_count, expansion.settled_count) == (4, 4)
     figures = world.keyspace.meter.snapshot()["expand_event"]
     assert figures.read_count < 40, "ranges and records of what was met, and nothing for the others"
     assert (await world.step(own, "packed")).state is StepState.COMPLETED
     assert len(await world.records(WAIT_INDEX)) == 10_000
+
+
+@pytest.mark.case(8)
+async def test_pages_of_what_does_not_match_hide_nothing(world: World) -> None:
+    """Case 008, the cursor rule: two pages of registrations under the same first pair, and the one that matches behind."""
+    await load_entries(world, 2 * WAIT_PAGE_ITEMS, lambda number: {"a": "1", "z": f"other {number}"})
+    (own,) = await load_waits(world, 1, match=lambda number: {"a": "1", "z": "mine"}, first=20_000)
+    event_id = (await world.submit(EVENT, b"1", correlation={"a": "1", "z": "mine"})).event_id
+    world.clock.advance(1)
+    assert await world.expand() == 3
+    expansion = await world.expansion(event_id)
+    assert (expansion.inspected_count, expansion.settled_count) == (2 * WAIT_PAGE_ITEMS + 1, 1)
+    assert (await world.step(own, "packed")).state is StepState.COMPLETED

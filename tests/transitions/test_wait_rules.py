@@ -201,3 +201,19 @@ async def test_another_workspace_hears_nothing(world: World) -> None:
     step = await world.step(theirs.run_id, "packed", workspace="rival")
     assert step.state is StepState.WAITING
     await world.check()
+
+
+async def test_a_result_and_the_wait_behind_it_are_one_transaction(world: World) -> None:
+    """FILLED-IN 9, S9: the pass that follows a result and declares a wait needs no transaction of its own."""
+    run = await world.start_run()
+    work = await world.start_step("s1")
+    declared = Declaration("packed", ONCE, terms=TERMS)
+    continued = await world.go_on(work, declared)
+    assert (continued.result, continued.answer, continued.following) == (Accepted(), Accepted(), None)
+    await world.check()
+    again = await world.go_on(work, declared)
+    assert (again.result, again.answer) == (Replayed(), Replayed())
+    assert len(await world.records(WAIT)) == len(await world.records(WAIT_INDEX)) == 1
+    await send(world)
+    assert (await world.step(run.run_id, "packed")).state is StepState.COMPLETED
+    await world.check()

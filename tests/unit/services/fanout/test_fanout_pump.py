@@ -15,14 +15,18 @@ from transitions.world import World
 from keyspace.clock import VirtualClock
 from keyspace.keyspace import Keyspace
 from keyspace.layout import DUE, EVENT, ITEM, RUN_LIST
+from keyspace.lifecycle import StepState
 from keyspace.records.event import ExpansionState
+from keyspace.records.run import RetryRecord
 from keyspace.records.work import LaneKind
 from keyspace.store.embedded import memory_store
+from keyspace.transitions.declaration import WaitTerms
 from keyspace.tx import Tx
 from services.fanout.expansion import fan_out_pump
 from services.lanes.options import TURN_ITEMS, LaneOptions
 
 LOOP_TURNS = 200
+ONCE = RetryRecord(attempts=1, initial_ms=0, coefficient=1.0, cap_ms=0)
 
 
 class FanOut:
@@ -84,6 +88,24 @@ async def test_an_event_becomes_its_run_at_once_and_its_pointer_goes(world: Worl
         await pass_time(world, 3_000)
         assert await pointer_count(world) == 0
         assert fanout.metric("pointers_cleared_total") == 1
+    await world.check()
+
+
+async def test_waits_are_settled_at_once_and_counted(world: World) -> None:
+    """RFD 2, "Matching runs in bounded pages ... inside the event's own fan-out obligation": what was met, and settled."""
+    await world.hello()
+    for place in ("a", "b"):
+        run = await world.start_run()
+        terms = WaitTerms(event="order.packed", match={"order": "7", "place": place}, timeout_ms=60_000)
+        await world.declare(await world.lease_pass(), "packed", retry=ONCE, terms=terms)
+    async with FanOut(world).running() as fanout:
+        await turns()
+        accepted = await world.submit("order.packed", b"1", correlation={"order": "7", "place": "b"})
+        await turns()
+        assert (await world.expansion(accepted.event_id)).state is ExpansionState.COMPLETE
+        assert (await world.step(run.run_id, "packed")).state is StepState.COMPLETED
+        # The empty pair's range and those of the two pairs it carries; both waits lie under their first pair.
+        assert (fanout.metric("waits_inspected_total"), fanout.metric("waits_settled_total")) == (2, 1)
     await world.check()
 
 
