@@ -10,6 +10,7 @@ WAITS = "tests/transitions/test_waits.py"
 BOUNDARIES = "tests/transitions/test_wait_boundaries.py"
 EMISSION = "tests/transitions/test_emission.py"
 OBSOLETE = "tests/transitions/test_obsolete.py"
+RACES = "tests/transitions/test_wait_races.py"
 PAGE = "keyspace/transitions/wait_page.py"
 
 MATCHING: tuple[Bug, ...] = (
@@ -28,6 +29,30 @@ MATCHING: tuple[Bug, ...] = (
         new='    bound = b"\\xff" * STAMP_BYTES',
         why="a wait is settled by an event of the past, or not, depending on how slow the fan-out was",
         tests=(BOUNDARIES,),
+    ),
+    Bug(
+        name="an event settles what was registered in its own transaction",
+        file=PAGE,
+        old="bytes(STAMP_BYTES - COMMIT_STAMP_BYTES)",
+        new='b"\\xff" * (STAMP_BYTES - COMMIT_STAMP_BYTES)',
+        why="which of the two is first depends on the order in which one transaction wrote them",
+        tests=(RACES,),
+    ),
+    Bug(
+        name="a page of waits that conflicts is tried again as it was",
+        file=PAGE,
+        old="WAIT_PAGE_ITEMS >> attempt_index",
+        new="WAIT_PAGE_ITEMS",
+        why="an expansion over busy runs may never commit",
+        tests=(RACES,),
+    ),
+    Bug(
+        name="a settlement that nothing can carry stops the page",
+        file=PAGE,
+        old="        if not matching and charge > within_bytes + borrowable_bytes:\n            continue\n",
+        new="",
+        why="the transaction is refused each time, and the event never completes",
+        tests=("tests/transitions/test_wait_budget.py",),
     ),
     Bug(
         name="a matched wait stays in the index",
