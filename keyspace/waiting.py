@@ -62,6 +62,11 @@ def waiting_for(
             f"{why}{_lost(run)} has an unknown outcome; its worker or an operator must settle it.",
             run.updated_at_ms,
         )
+    return _waiting_on(run, item, now_ms, why, wait)
+
+
+def _waiting_on(run: RunRecord, item: ItemRecord, now_ms: int, why: str, wait: WaitRecord | None) -> Waiting:
+    """Return what a run with an outstanding item waits for; `why` begins most sentences."""
     if item.loss_count >= LOSSES_STUCK:
         return Waiting(
             "stuck", f"{why}Its worker was lost {item.loss_count} times in a row.", item.enqueued_at_ms, item.vesting_ms

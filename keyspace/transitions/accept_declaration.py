@@ -68,6 +68,23 @@ def new_step(
     )
 
 
+def _entry(step: StepRecord) -> dict[str, object]:
+    """Return what history keeps of a step declared now."""
+    return {
+        "step": step.step_id,
+        "name": step.name,
+        "attempt": step.ordinal,
+        "generation": step.generation,
+        "operation": step.operation_id,
+        "attempts": step.retry.attempts,
+        "timeout_ms": step.timeout_ms,
+        "compensable": step.compensable,
+        "repeatable": step.repeatable,
+        "undo_repeatable": step.undo_repeatable,
+        "location": step.location,
+    }
+
+
 async def accept_declaration(
     tx: Tx,
     workspace: str,
@@ -155,20 +172,7 @@ async def declare(
     now_ms = engine_now_ms(tx, run)
     run = await unblock(tx, workspace, run, now_ms)
     step = new_step(workspace, run, earlier, declaration, accepted.item_id, now_ms)
-    entry = {
-        "step": step.step_id,
-        "name": step.name,
-        "attempt": step.ordinal,
-        "generation": step.generation,
-        "operation": step.operation_id,
-        "attempts": step.retry.attempts,
-        "timeout_ms": step.timeout_ms,
-        "compensable": step.compensable,
-        "repeatable": step.repeatable,
-        "undo_repeatable": step.undo_repeatable,
-        "location": step.location,
-    }
-    after = history.append(tx, workspace, run, now_ms, (HistoryKind.STEP_DECLARED, entry))
+    after = history.append(tx, workspace, run, now_ms, (HistoryKind.STEP_DECLARED, _entry(step)))
     if holder is None:
         tx.put(step_key, step)
         callback = enqueue_attempt(tx, workspace, run, step, now_ms, now_ms)

@@ -216,28 +216,9 @@ class Dispatcher:
             await peer.close(SERVICE_RESTART, "draining")
             return
         key = (work.workspace, hello.instance)
-        core = SessionCore(
-            greeting.session,
-            hello,
-            greeting.adopted,
-            lease_ms=self._options.lease_ms,
-            now_ms=self._keyspace.clock.monotonic_ms(),
-            continues=self._may_continue(hello),
-            goes_on=partial(self._goes_on, application, greeting.standing),
-        )
         pump = self._pump(work, hello.application)
         part = partial(self._board.part, application, greeting.session)
-        session = WorkerSession(
-            core,
-            peer,
-            work,
-            application=hello.application,
-            standing=greeting.standing,
-            limiter=self._limiter,
-            on_room=pump.has_room,
-            on_undo_room=pump.has_undo_room,
-            on_leaving=part,
-        )
+        session = self._session(peer, work, hello, greeting, application, pump, on_leaving=part)
         self._sessions[key] = session
         self._board.join(application, greeting.session, greeting.standing)
         pump.join(session)
@@ -257,6 +238,38 @@ class Dispatcher:
             self._metrics.sessions.dec()
             self._metrics.sessions_ended.labels(session.reason.partition(":")[0]).inc()
             log.info("a worker parted", extra={"instance": hello.instance, "reason": session.reason})
+
+    def _session(
+        self,
+        peer: Peer,
+        work: WorkEffects,
+        hello: Hello,
+        greeting: Greeting,
+        application: Application,
+        pump: Pump,
+        *,
+        on_leaving: Callable[[], None],
+    ) -> WorkerSession:
+        core = SessionCore(
+            greeting.session,
+            hello,
+            greeting.adopted,
+            lease_ms=self._options.lease_ms,
+            now_ms=self._keyspace.clock.monotonic_ms(),
+            continues=self._may_continue(hello),
+            goes_on=partial(self._goes_on, application, greeting.standing),
+        )
+        return WorkerSession(
+            core,
+            peer,
+            work,
+            application=hello.application,
+            standing=greeting.standing,
+            limiter=self._limiter,
+            on_room=pump.has_room,
+            on_undo_room=pump.has_undo_room,
+            on_leaving=on_leaving,
+        )
 
     def _pump(self, work: WorkEffects, application: str) -> Pump:
         key = Application(work.workspace, application)

@@ -108,22 +108,7 @@ def show(run: str, is_json: bool, **where: str) -> None:
     click.echo(f"input     {bytes(raw['input']).decode()}")
     if found["output_bytes"] is not None:
         click.echo(f"output    {bytes(raw['output']).decode()}")
-    print_table(
-        ("step", "state", "class", "attempts", "declared", "settled", "what it made, or waits for, or last failure"),
-        [
-            (
-                step["step"],
-                styled_status(step["state"]),
-                _class_of(step),
-                str(len(step["attempts"])),
-                instant(step["declared_at_ms"]),
-                instant(step["settled_at_ms"]),
-                _what_became(step),
-            )
-            for step in steps
-        ],
-        empty="it has no steps yet",
-    )
+    _show_steps(steps)
 
 
 @runs.command()
@@ -248,6 +233,25 @@ def _pages(api: Api, run: str, after: int) -> Iterator[dict[str, Any]]:
 
 def _api(where: dict[str, str]) -> Api:
     return Api(where["url"], where["key"], where["workspace"])
+
+
+def _show_steps(steps: list[dict[str, Any]]) -> None:
+    print_table(
+        ("step", "state", "class", "attempts", "declared", "settled", "what it made, or waits for, or last failure"),
+        [
+            (
+                step["step"],
+                styled_status(step["state"]),
+                _class_of(step),
+                str(len(step["attempts"])),
+                instant(step["declared_at_ms"]),
+                instant(step["settled_at_ms"]),
+                _what_became(step),
+            )
+            for step in steps
+        ],
+        empty="it has no steps yet",
+    )
 
 
 def _show_origin(run: dict[str, Any]) -> None:
