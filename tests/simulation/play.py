@@ -565,7 +565,7 @@ async def forge(world: World, draws: Draws) -> str:
     sender = draws.choose(senders, lambda one: one.name)
     assert sender.line is not None
     part = draws.one_of(("token", "item", "run", "step", "generation"))
-    if refs and draws.chance(0.7):
+    if refs and (draws.chance(0.7) or not said):
         ref = _changed(draws.choose(refs, str), part, draws)
         forged = draws.one_of(_frames_about(ref, draws.bytes(16).hex()))
     else:
