@@ -31,9 +31,9 @@ SOURCES = (
     "services/lanes",
     "sdk_py/ryusen/protocol",
     "sdk_py/ryusen/worker",
-    "tests/simulation",
 )
-"""What a scenario runs."""
+PLAYED = ("code", "coverage", "dispatching", "fleet", "model", "play", "scenario", "witness", "world")
+"""What a scenario runs: the service's folders, and these modules beside this one."""
 FIRST_SEED = 1_001
 SLICE = 40
 """Seeds of one task of one process."""
@@ -90,10 +90,10 @@ def write_record(path: Path, record: Record) -> None:
 
 def code_digest(root: Path = ROOT) -> str:
     """Return a digest of the sources that a scenario runs."""
+    paths = [path for folder in SOURCES for path in sorted((root / folder).rglob("*.py"))]
     digest = hashlib.sha256()
-    for folder in SOURCES:
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    for path in (*paths, *(Path(__file__).with_name(f"{name}.py") for name in PLAYED)):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

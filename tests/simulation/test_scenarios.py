@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from simulation.coverage import OUT_OF_REACH, RARE, everything
+from simulation.expected import OUT_OF_REACH, RARE, everything
 from simulation.play import play
 from simulation.scenario import make_scenario
 from simulation.shrink import shrink, table
