@@ -42,7 +42,7 @@ from keyspace.transitions.block_run import DefinitionConflict, block, block_run,
 from keyspace.transitions.complete_run import complete, complete_run, output_digest
 from keyspace.transitions.fail_run import fail_run, function_failure_digest, settle_function_failure
 from keyspace.transitions.hold import Hold, current_hold
-from keyspace.transitions.pass_receipt import Pass, stale_by_stop
+from keyspace.transitions.pass_receipt import UNNAMED_GENERATION, Pass, stale_by_stop
 from keyspace.transitions.settle_compensation import settle_undo_success
 from keyspace.transitions.stale_result import keep_stale_result
 from keyspace.transitions.work import (
@@ -95,7 +95,7 @@ class Continued(NamedTuple):
 
 def following_pass(work: Work) -> Work:
     """Return the pass that follows the settled delivery `work`, as its worker names it."""
-    return Work(WorkKind.DISCOVERY, work.run_id, None, following_pass_id(work), work.token, 0)
+    return Work(WorkKind.DISCOVERY, work.run_id, None, following_pass_id(work), work.token, UNNAMED_GENERATION)
 
 
 async def answer_pass(

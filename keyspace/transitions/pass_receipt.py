@@ -15,11 +15,24 @@ from keyspace.transitions.deadline import is_past_deadline, stop_for_deadline
 from keyspace.transitions.work import Replayed, Stale, Work, engine_now_ms, load_pass, save_run
 from keyspace.tx import Tx, digest_of
 
-__all__ = ["PASSING_PHASES", "Pass", "answer_digest", "decide_pass", "open_pass", "settle_pass", "stale_by_stop"]
+__all__ = [
+    "PASSING_PHASES",
+    "UNNAMED_GENERATION",
+    "Pass",
+    "answer_digest",
+    "decide_pass",
+    "open_pass",
+    "settle_pass",
+    "stale_by_stop",
+]
 
 
 PASSING_PHASES = frozenset((Phase.RUNNING, Phase.DEFINITION_BLOCKED))
 """Where a pass may be under way: a blocked run is looked at again, and only a pass can clear its blocker."""
+
+
+UNNAMED_GENERATION = 0
+"""What names a pass that follows a success on the same worker: nobody has told the worker its generation."""
 
 
 class Pass(NamedTuple):
@@ -46,6 +59,7 @@ def decide_pass(run: RunRecord | None, item: ItemRecord | None, work: Work, dige
     """Decide whether an answer may settle its pass.
 
     The lease need not be unexpired, only current: its token is still the item's (FILLED-IN 11, "Lease expiry and results").
+    The generation must be the pass's own, where the worker was told one (RFD 2, "plus the run and step generation").
     """
     if run is None:
         return Stale("run_not_found")
@@ -55,6 +69,8 @@ def decide_pass(run: RunRecord | None, item: ItemRecord | None, work: Work, dige
         return stale_by_stop(run)
     if item is None or item.token != work.token or item.kind is not WorkKind.DISCOVERY or item.target != run.run_id:
         return Stale("lease_lost")
+    if work.generation not in (UNNAMED_GENERATION, item.generation):
+        return Stale("generation_superseded")
     if run.phase not in PASSING_PHASES or run.item_id != item.item_id:
         return Stale("run_not_running")
     return Pass(run, run, item.item_id, item, item.instance)

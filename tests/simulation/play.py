@@ -858,7 +858,7 @@ async def _mend(world: World) -> None:
     world.versions.append(replace(mended(world.versions[-1]), release="mended"))
     for worker in list(world.workers):
         _end(world, worker)
-    _staff(world, "mended")
+    _staff(world, f"mended{len(world.versions)}")
     await _rest(world, is_mended=True)
     for _, look in world.runs():
         if not world.broken and look.run.phase is Phase.DEFINITION_BLOCKED:
@@ -889,7 +889,8 @@ async def _settle_unknown(world: World) -> None:
         if world.broken or not _unresolved(world):
             break
         await resolve(world, Draws(world.seed, f"end/{number}"))
-        await _rest(world, is_mended=True)
+        await _rest(world, is_mended=False)
+        await _mend(world)
     for _, look in world.runs():
         if not world.broken and look.run.phase is not Phase.TERMINAL:
             sentence = f"{world.run_name(look.run.run_id)} is {look.run.phase.value} when all is settled"

@@ -47,10 +47,11 @@ def step_name(number: int, characters: int = NAME_CHARS_MAX) -> str:
     return f"{number:05}" + WORST[: characters - 5]
 
 
-async def steps_like_the_first(world: World, passing: Work, first: str, count: int, characters: int) -> None:
+async def steps_like_the_first(world: World, passing: Work, first: str, count: int, characters: int) -> Work:
     """Write `count` more completed steps of a run as the transitions wrote its first, which has the only history so far.
 
-    The run stands at a pass. Nothing but ids, places and counts differs; that the keyspace is sound is checked afterwards.
+    The run stands at a pass, which is returned as a worker would name it then. Nothing but ids, places and counts differs; that
+    the keyspace is sound is checked afterwards.
     """
     run_id = passing.run_id
     run = await world.get_run(run_id)
@@ -105,6 +106,7 @@ async def steps_like_the_first(world: World, passing: Work, first: str, count: i
         tx.put(ITEM.at("acme", item.item_id), msgspec.structs.replace(item, generation=after.generation))
 
     await world.run("grow", grow)
+    return passing._replace(generation=after.generation)
 
 
 class Measured(Exception):
@@ -159,10 +161,10 @@ async def test_a_run_of_as_many_steps_as_there_may_be_is_stopped_like_one_of_two
     await world.hello()
     characters = 120
     _, passing = await at_pass_behind_one(world, characters)
-    await steps_like_the_first(world, passing, step_name(0, characters), 1, characters)
+    passing = await steps_like_the_first(world, passing, step_name(0, characters), 1, characters)
     few = await stops(world, passing)
     run_id, passing = await at_pass_behind_one(world, characters)
-    await steps_like_the_first(world, passing, step_name(0, characters), STEPS_MAX - 1, characters)
+    passing = await steps_like_the_first(world, passing, step_name(0, characters), STEPS_MAX - 1, characters)
     await world.check()
     with pytest.raises(Refusal, match="step"):
         await world.declare(passing, "one-more")

@@ -211,6 +211,21 @@ async def test_a_token_is_stale_once_somebody_else_leases(world: World) -> None:
     await world.check()
 
 
+async def test_a_pass_that_names_another_generation_is_stale(world: World) -> None:
+    """RFD 2, "Result acceptance requires the current lease ... plus the run and step generation": a lease is not enough."""
+    await world.start_run()
+    work = await world.lease_pass()
+    other = work._replace(generation=work.generation + 1)
+    before = await world.dump()
+    assert await world.declare(other, "s1") == Stale("generation_superseded")
+    assert await world.complete(other) == Stale("generation_superseded")
+    assert await world.fail(other) == Stale("generation_superseded")
+    assert await world.block(other) == Stale("generation_superseded")
+    assert await world.dump() == before
+    assert await world.declare(work, "s1") == Accepted()
+    await world.check()
+
+
 @pytest.mark.case(7)
 @pytest.mark.parametrize("sweeps", [0, 1, 2], ids=["no sweep", "one sweep", "two sweeps"])
 @pytest.mark.parametrize("outcome", ["success", "retry", "exhausted"])

@@ -20,7 +20,7 @@ from keyspace.transitions.accept_success import unrecordable
 from keyspace.transitions.begin_unwind import recovery_outcome
 from keyspace.transitions.lose_lease import Loss
 from keyspace.transitions.lost_attempt import may_redeliver
-from keyspace.transitions.pass_receipt import Pass, decide_pass
+from keyspace.transitions.pass_receipt import UNNAMED_GENERATION, Pass, decide_pass
 from keyspace.transitions.renew_leases import renewed_until_ms
 from keyspace.transitions.target_not_found import Missing
 from keyspace.transitions.work import Loaded, Replayed, Stale, Work
@@ -217,8 +217,11 @@ def test_redeliveries() -> None:
 
 
 def test_passes() -> None:
-    """FILLED-IN 11, "Lease expiry and results": current, not unexpired, is what counts; the receipt answers a repeat."""
-    work = Work(WorkKind.DISCOVERY, RUN_ID, None, ITEM_ID, MINE, 1)
+    """FILLED-IN 11, "Lease expiry and results": current, not unexpired, is what counts; the receipt answers a repeat.
+
+    RFD 2, "plus the run and step generation": the pass's own, or none where nobody has told its worker one.
+    """
+    passing = Work(WorkKind.DISCOVERY, RUN_ID, None, ITEM_ID, MINE, ITEM.generation)
     for case in every(
         phase=Phase,
         settled=(None, ITEM_ID, OTHER_ID),
@@ -228,7 +231,9 @@ def test_passes() -> None:
         kind=(WorkKind.DISCOVERY, WorkKind.CALLBACK),
         token=(MINE, OTHER),
         target=(RUN_ID, OTHER_ID),
+        named=(ITEM.generation, UNNAMED_GENERATION, ITEM.generation + 1),
     ):
+        work = passing._replace(generation=case["named"])
         run = put(
             RUN, phase=case["phase"], settled_item=case["settled"], settled_answer=case["answer"], item_id=case["owned"]
         )
@@ -238,7 +243,7 @@ def test_passes() -> None:
         outcome = decide_pass(run, item, work, "same")
         assert _kind(outcome) == _pass_rule(case), case
         assert not isinstance(outcome, Pass) or (outcome.run, outcome.item) == (run, item)
-    assert decide_pass(None, ITEM, work, "same") == Stale("run_not_found")
+    assert decide_pass(None, ITEM, passing, "same") == Stale("run_not_found")
 
 
 def _pass_rule(case: dict[str, Any]) -> str:
@@ -247,6 +252,8 @@ def _pass_rule(case: dict[str, Any]) -> str:
     item = (case["item"] is not None, case["token"], case["kind"], case["target"])
     if item != (True, MINE, WorkKind.DISCOVERY, RUN_ID):
         return "lease_lost"
+    if case["named"] > ITEM.generation:
+        return "generation_superseded"
     # A blocked run is looked at by passes too: only one of them can clear its blocker.
     if case["phase"] not in (Phase.RUNNING, Phase.DEFINITION_BLOCKED) or case["owned"] != ITEM_ID:
         return "run_not_running"
