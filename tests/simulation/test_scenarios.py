@@ -11,6 +11,9 @@ from simulation.play import play
 from simulation.scenario import make_scenario
 from simulation.shrink import shrink, table
 
+pytestmark = pytest.mark.xdist_group("scenarios")
+"""In one process, so that no block is played twice."""
+
 SCENARIOS = 500
 BLOCK = 50
 _seen: dict[int, Counter[str]] = {}
