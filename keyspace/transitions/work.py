@@ -126,8 +126,11 @@ def save_run(tx: Tx, workspace: str, before: RunRecord | None, after: RunRecord)
 
 
 def following_pass_id(work: Work) -> str:
-    """Return the id of the discovery work that follows a settled delivery: derived, so that its worker can name it too."""
-    return digest_of("ryusen.following", work.item_id, work.token)
+    """Return the id of the discovery work that follows a settled delivery: derived, so that its worker can name it too.
+
+    The generation is part of it, because an answer names its pass by nothing but the delivery before it.
+    """
+    return digest_of("ryusen.following", work.item_id, work.token, str(work.generation))
 
 
 def discovery_item(

@@ -113,6 +113,18 @@ async def test_an_unrecordable_result_voids_the_answer(world: World) -> None:
     await world.check()
 
 
+async def test_an_answer_names_the_generation_of_the_result_before_it(world: World) -> None:
+    """RFD 2, "Result acceptance requires the current lease ... plus the run and step generation": of the pass behind it too."""
+    await world.start_run()
+    work = await world.start_step("s1")
+    await world.go_on(work, None)
+    before = await world.dump()
+    assert await answer(world, work._replace(generation=work.generation + 1), NEXT) == Stale("lease_lost")
+    assert await world.dump() == before
+    assert await answer(world, work, NEXT) == Accepted()
+    await world.check()
+
+
 @pytest.mark.parametrize("held", [True, False], ids=["held", "queued"])
 async def test_a_result_whose_answer_has_not_come(held: bool, world: World) -> None:
     """ARCHITECTURE 6: "the result commits alone, with its discovery item leased and authorized to that session"."""
