@@ -10,7 +10,7 @@ from world import World
 
 from keyspace.errors import Refusal, UnknownVersion
 from keyspace.layout import API_KEY, FORMAT, HIGH_WATER, KEY_OWNER
-from keyspace.limits import CLUSTER_FINGERPRINT
+from keyspace.limits import CLUSTER_FINGERPRINT, KEYS_PER_WORKSPACE_MAX
 from keyspace.opening import open_keyspace, record_high_water
 from keyspace.records.system import FORMAT_VERSION
 from keyspace.records.tenancy import ApiKeyRecord, Role
@@ -116,6 +116,25 @@ async def test_a_key_authenticates_until_it_is_revoked(world: World) -> None:
     assert await world.read(lambda tx: list_keys(tx, "acme")) == [revoked]
     assert await world.read(lambda tx: tx.load(KEY_OWNER.at(secret_digest("secret")))) is None
     await world.check()
+
+
+async def test_a_workspace_has_a_bounded_number_of_keys(world: World) -> None:
+    """ARCHITECTURE 7: the last key fits, the one beyond it is refused and mutates nothing, and a repeat is still answered."""
+
+    async def fill(tx: Tx) -> None:
+        for number in range(KEYS_PER_WORKSPACE_MAX - 1):
+            key_id = f"{number:032x}"
+            record = ApiKeyRecord(key_id=key_id, role=Role.READER, label="", digest=f"d{number}", created_at_ms=1)
+            tx.put(API_KEY.at("acme", key_id), record)
+
+    await world.run("fill", fill)
+    last = await create(world, KEY_ID, "secret")
+    before = await world.dump()
+    with pytest.raises(Refusal) as refused:
+        await create(world, "cd" * 16, "another")
+    assert (refused.value.code, refused.value.details["limit"]) == ("too_many_keys", KEYS_PER_WORKSPACE_MAX)
+    assert await world.dump() == before
+    assert await create(world, KEY_ID, "secret") == last
 
 
 @pytest.mark.parametrize(
