@@ -11,13 +11,17 @@ $(STAMP): pyproject.toml sdk_py/pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ./sdk_py -e '.[dev,fdb]'
 	@touch $@
 
-.PHONY: demo test planted lint bench soak clean
+.PHONY: demo test scale planted lint bench soak clean
 demo: $(STAMP)
 	$(BIN)/python -m topology.demo
 
 # Tests that start processes stay together in one of the jobs; see tests/README.md.
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
+
+# The proofs at the sizes that the specification names, one after another; tests/README.md says how long each takes.
+scale: $(STAMP)
+	$(BIN)/python -m pytest -m scale -v -s --durations=0 $(SCALE)
 
 planted: $(STAMP)
 	$(BIN)/python -m tests.planted --jobs $(JOBS)

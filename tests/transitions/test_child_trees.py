@@ -1,11 +1,10 @@
 """Trees of runs, wide, deep and many, cancelled at their roots between any two transactions: all end, leaf first.
 
-Sizes here are what a test run can afford; RYUSEN_TREES=full takes those of the specification's workload W8, in half an hour.
+A test run takes twelve roots; `make scale` takes the thousand of the specification's workload W8.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections import defaultdict
@@ -16,6 +15,7 @@ from grove import Grove, Shape
 from operator_verbs import cancel
 from recording import RecordingStore
 from server_steps import ONCE
+from sizes import at_scale
 from test_costs import PLAIN_FAILURE, recorded_world
 from world import EagerClock, World, work_of
 
@@ -31,8 +31,6 @@ from keyspace.transitions.propagate_stop import propagate_stop
 from keyspace.transitions.settle_child import settle_child
 from keyspace.transitions.stop_run import cancel_run
 
-IS_FULL = os.environ.get("RYUSEN_TREES") == "full"
-ROOTS = 1_000 if IS_FULL else 12
 POINTS = 50
 WIDE, DEEP = Shape(width=8), Shape(depth=4)
 WIDTH_BYTES_MAX = 32
@@ -81,7 +79,12 @@ async def test_a_root_is_cancelled_between_any_two_transactions(shape: Shape) ->
 
 @pytest.mark.case(38)
 @pytest.mark.parametrize(
-    "shape", [Shape(roots=ROOTS), Shape(depth=CHILD_DEPTH_MAX)], ids=["many roots", "as deep as may be"]
+    "shape",
+    [
+        pytest.param(Shape(roots=12), id="many roots"),
+        pytest.param(Shape(depth=CHILD_DEPTH_MAX), id="as deep as may be"),
+        at_scale(Shape(roots=1_000), name="a thousand roots"),
+    ],
 )
 async def test_roots_are_cancelled_at_sampled_points(shape: Shape) -> None:
     """W8, "1,000 roots with one child each, cancelled together; 16 deep, cancelled at the root"."""

@@ -1,18 +1,19 @@
 """What an expansion with many waits weighs: every transaction within its allowance, in as many as the allowance says.
 
-The waits are loaded in bulk. `RYUSEN_WAITS` multiplies the numbers; 16 makes them those that the documents state.
+The waits are loaded in bulk: fewer with every test run, as many as the specification states with `make scale`.
 """
 
 from __future__ import annotations
 
-import math
-import os
+import random
+from collections import Counter
 from typing import NamedTuple
 
 import msgspec
 import pytest
 from many_waits import EVENT, load_entries, load_waits
 from recording import RecordingStore
+from sizes import at_scale
 from test_waits import waiting
 from world import EagerClock, World
 
@@ -32,12 +33,12 @@ from keyspace.records.event import ExpansionState
 from keyspace.store.embedded import memory_store
 from keyspace.transitions import wait_page
 from keyspace.transitions.accept_event import Submission, accept_event
+from keyspace.transitions.binding_page import next_candidates, reserved_bytes
 from keyspace.transitions.declaration import WAIT_OUTCOME_BYTES_MAX
 from keyspace.transitions.declare_wait import payload_charge_bytes
 from keyspace.transitions.expand_event import finalization_bytes
 from keyspace.tx import Tx
 
-TIMES = int(os.environ.get("RYUSEN_WAITS") or 1)
 KIB, MIB = 1024, 1024 * 1024
 CHUNKS_MAX = 20_000
 WORST = '"\\' * 100
@@ -57,16 +58,30 @@ class Scale(NamedTuple):
 
 
 SCALES = {
-    "many small": Scale(625 * TIMES, KIB),
-    "large": Scale(25 if TIMES == 1 else 100, 256 * KIB),
-    "largest": Scale(12 if TIMES == 1 else 24, MIB, ALLOWANCE_BYTES_MAX),
-    "bindings besides": Scale(20, 256 * KIB, bindings=312 * TIMES),
+    "many small": Scale(625, KIB),
+    "large": Scale(25, 256 * KIB),
+    "largest": Scale(12, MIB, ALLOWANCE_BYTES_MAX),
+    "bindings besides": Scale(20, 256 * KIB, bindings=312),
     # Less than a deployment may set: the first settlement has to borrow from the bindings' half.
     "borrowing": Scale(3, 256 * KIB, 400_000, bindings=100),
-    "bindings alone": Scale(0, KIB, bindings=312 * TIMES),
-    "worst names": Scale(60, KIB, name=WORST, prefix=b"\x00\xff" * 32),
+    "bindings alone": Scale(0, KIB, bindings=312),
+    "worst names": Scale(150, KIB, name=WORST, prefix=b"\x00\xff" * 32),
     "wide names": Scale(60, 256 * KIB, name=WIDE, prefix=b"\x15" * 64),
+    "long prefix": Scale(150, KIB, prefix=b"\x15" * 64),
 }
+STATED = {
+    "many small": Scale(10_000, KIB),
+    "large": Scale(100, 256 * KIB),
+    "largest": Scale(24, MIB, ALLOWANCE_BYTES_MAX),
+    "bindings besides": Scale(100, 256 * KIB, bindings=5_000),
+    "bindings alone": Scale(0, KIB, bindings=5_000),
+    "worst names": Scale(10_000, KIB, name=WORST, prefix=b"\x00\xff" * 32),
+    "long prefix": Scale(10_000, KIB, prefix=b"\x15" * 64),
+}
+"""The specification's sizes, and both kinds of long keys at the largest of them."""
+BOTH = [pytest.param(scale, id=name) for name, scale in SCALES.items()] + [
+    at_scale(scale, name=f"{name}, as stated") for name, scale in STATED.items()
+]
 
 
 async def scaled(scale: Scale) -> tuple[World, RecordingStore, str]:
@@ -99,34 +114,61 @@ async def scaled(scale: Scale) -> tuple[World, RecordingStore, str]:
     return world, store, event_id
 
 
-async def computed_chunks(world: World, scale: Scale, event_id: str) -> int:
-    """Return how many transactions the allowance makes of the waits, from what one settlement is reserved."""
-    if not scale.waits:
-        return 0
+class Room(NamedTuple):
+    """What the allowance leaves, and what one settlement and one binding are reserved."""
 
-    async def read(tx: Tx) -> int:
+    left_bytes: int
+    half_bytes: int
+    wait_bytes: int
+    binding_bytes: int
+
+
+async def room_of(world: World, scale: Scale, event_id: str) -> Room:
+    """Return the room of each of an event's chunks."""
+
+    async def read(tx: Tx) -> Room:
         expansion, event = await tx.load(EXPANSION.at("acme", event_id), EVENT_LEAF.at("acme", event_id))
         assert expansion is not None and expansion.item_id is not None and event is not None
         item = await tx.load(ITEM.at("acme", expansion.item_id))
         assert item is not None
-        span = WAIT_INDEX.span("acme", EVENT)
-        (_, value), *_ = await tx.page(span, limit=1, snapshot=True)
-        ref = WAIT_INDEX.codec.decode(value)
-        charge = ref.settle_bytes + payload_charge_bytes(ref, "acme", event.payload_bytes, tx.prefix_bytes)
-        room = tx.budget.left_bytes - finalization_bytes(tx, "acme", expansion, item)
-        return math.ceil(scale.waits / min(WAIT_PAGE_ITEMS, room // charge))
+        page, _ = await next_candidates(tx, "acme", event, expansion, None)
+        assert bool(page) == bool(scale.bindings)
+        binding_bytes = reserved_bytes("acme", page, tx.prefix_bytes) // len(page) if page else 0
+        wait_bytes = 0
+        if scale.waits:
+            (_, value), *_ = await tx.page(WAIT_INDEX.span("acme", EVENT), limit=1, snapshot=True)
+            ref = WAIT_INDEX.codec.decode(value)
+            wait_bytes = ref.settle_bytes + payload_charge_bytes(ref, "acme", event.payload_bytes, tx.prefix_bytes)
+        left_bytes = tx.budget.left_bytes - finalization_bytes(tx, "acme", expansion, item)
+        return Room(left_bytes, tx.budget.allowance_bytes // 2, wait_bytes, binding_bytes)
 
     return await world.read(read)
 
 
+def computed_chunks(scale: Scale, room: Room) -> int:
+    """Return how many transactions the allowance makes of waits and bindings (RFD 2, "half and remainder")."""
+    waits, bindings, count = scale.waits, scale.bindings, 0
+    while waits or bindings:
+        planned = min(bindings, BINDING_PAGE_ITEMS, room.half_bytes // room.binding_bytes) if bindings else 0
+        settled = 0
+        if waits:
+            remainder_bytes = room.left_bytes - planned * room.binding_bytes
+            settled = min(waits, WAIT_PAGE_ITEMS, max(1, remainder_bytes // room.wait_bytes))
+        if planned:
+            unspent_bytes = room.left_bytes - settled * room.wait_bytes
+            planned = max(min(planned, unspent_bytes // room.binding_bytes), 0 if settled else 1)
+        waits, bindings, count = waits - settled, bindings - planned, count + 1
+    return count
+
+
 @pytest.mark.case(47)
 @pytest.mark.case(59)
-@pytest.mark.parametrize("which", list(SCALES))
-async def test_an_expansion_of_any_size_fits(which: str) -> None:
-    """RFD 2, "Both pages of the expansion transaction are bounded": measured by the store, with progress in each."""
-    scale = SCALES[which]
+@pytest.mark.parametrize("scale", BOTH)
+async def test_an_expansion_of_any_size_fits(scale: Scale, request: pytest.FixtureRequest) -> None:
+    """RFD 2, "Both pages of the expansion transaction are bounded": measured by the store, with progress in each, and in as
+    many transactions as the allowance computes."""
     world, store, event_id = await scaled(scale)
-    computed = await computed_chunks(world, scale, event_id)
+    computed = computed_chunks(scale, await room_of(world, scale, event_id))
     progress = (0, 0)
     for _ in range(CHUNKS_MAX):
         if (await world.expansion(event_id)).item_id is None:
@@ -141,14 +183,13 @@ async def test_an_expansion_of_any_size_fits(which: str) -> None:
     assert (expansion.inspected_count, expansion.settled_count) == (scale.waits, scale.waits)
     assert expansion.evaluated_count == scale.bindings
     sizes = [commit.size_bytes for commit in store.commits if commit.name == "expand_event"]
-    assert max(sizes) <= scale.allowance_bytes, "the store measures more than was charged"
-    if not scale.bindings:
-        assert abs(len(sizes) - computed) <= max(1, computed * TOLERANCE), (len(sizes), computed)
-    assert await world.records(WAIT_INDEX) == []
     print(
-        f"\n{which}: {scale.waits} waits, {scale.bindings} bindings, {len(sizes)} transactions ({computed} computed), "
-        f"largest {max(sizes):,} of {scale.allowance_bytes:,} bytes"
+        f"\n{request.node.callspec.id}: {scale.waits:,} waits, {scale.bindings:,} bindings, {len(sizes)} transactions "
+        f"({computed} computed), largest {max(sizes):,} of {scale.allowance_bytes:,} bytes"
     )
+    assert max(sizes) <= scale.allowance_bytes, "the store measures more than was charged"
+    assert abs(len(sizes) - computed) <= computed * TOLERANCE, (len(sizes), computed)
+    assert await world.records(WAIT_INDEX) == []
 
 
 @pytest.mark.parametrize("name", [WORST, WIDE, "n"], ids=["worst", "wide", "n"])
@@ -252,6 +293,39 @@ async def test_ten_thousand_other_orders_are_not_looked_at() -> None:
     assert figures.read_count < 40, "ranges and records of what was met, and nothing for the others"
     assert (await world.step(own, "packed")).state is StepState.COMPLETED
     assert len(await world.records(WAIT_INDEX)) == 10_000
+
+
+@pytest.mark.case(35)
+@pytest.mark.parametrize("count", [200, at_scale(10_000)])
+async def test_each_order_wakes_its_own_run(count: int) -> None:
+    """Runs that each wait for their own order, and an event for each: it meets one run, reads no more among many, and the
+    ones that ask for no pair go with the first."""
+    world = World()
+    await world.begin()
+    runs = await load_waits(world, count, match=lambda number: {"order": str(number)})
+    anything = await load_waits(world, 3, match=lambda number: {}, first=count)
+    reads: Counter[int] = Counter()
+    for number in random.Random(count).sample(range(count), k=count):
+        event_id = (await world.submit(EVENT, b"%d" % number, correlation={"order": str(number)})).event_id
+        before = world.keyspace.meter.snapshot().get("expand_event")
+        world.clock.advance(1)
+        await world.expand_chunk(event_id)
+        expansion = await world.expansion(event_id)
+        met = 1 if before is not None else 1 + len(anything)
+        assert (expansion.state, expansion.inspected_count, expansion.settled_count) == (
+            ExpansionState.COMPLETE,
+            met,
+            met,
+        )
+        if before is not None:
+            reads[world.keyspace.meter.snapshot()["expand_event"].read_count - before.read_count] += 1
+        assert await world.value(runs[number], "packed") == b"%d" % number
+    assert await world.records(WAIT_INDEX) == []
+    assert len(reads) == 1, "an event reads the same, whether thousands wait or the last one"
+    print(
+        f"\n{count:,} runs, each waiting for its own order: an event expands in one transaction of {max(reads)} reads"
+    )
+    await world.check()
 
 
 @pytest.mark.case(8)

@@ -80,7 +80,8 @@ Dump = dict[bytes, bytes]
 LEASE_MS = 15_000
 INSTANCE_ID = "11" * 16
 RETRY = RetryRecord(attempts=3, initial_ms=1_000, coefficient=2.0, cap_ms=60_000)
-KEYS_MAX = 200_000
+KEYS_MAX = 2_000_000
+"""Keys of the largest keyspace that a test looks at whole."""
 ROUNDS_MAX = 10_000
 
 
@@ -142,17 +143,20 @@ class World:
 
     async def dump(self) -> Dump:
         """Return everything stored, so that two moments can be compared byte for byte."""
-        raw = self.store.begin()
-        prefix = self.keyspace.prefix
-        rows = await raw.get_range(prefix, prefix + b"\xff", limit=KEYS_MAX)
-        raw.cancel()
-        return {key[len(prefix) :]: value for key, value in rows}
+        return dict(await self._rows(KeyRange(b"", b"\xff")))
 
     async def records(self, leaf: Any, *at: Any, workspace: str = "acme") -> list[Any]:
         """Return the records of one leaf below `at`, in key order."""
-        span: KeyRange = leaf.span(workspace, *at)
-        rows = [(key, value) for key, value in (await self.dump()).items() if span.begin <= key < span.end]
+        rows = await self._rows(leaf.span(workspace, *at))
         return [leaf.codec.decode(value) for key, value in rows if (found := identify(key)) and found[0] is leaf]
+
+    async def _rows(self, span: KeyRange) -> list[tuple[bytes, bytes]]:
+        raw = self.store.begin()
+        prefix = self.keyspace.prefix
+        rows = await raw.get_range(prefix + span.begin, prefix + span.end, limit=KEYS_MAX)
+        raw.cancel()
+        assert len(rows) < KEYS_MAX, "more is stored than a test may look at whole"
+        return [(key[len(prefix) :], value) for key, value in rows]
 
     # -- definitions
 

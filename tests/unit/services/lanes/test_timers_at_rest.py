@@ -1,19 +1,22 @@
-"""A hundred thousand timers whose time is far away: firing one that is due reads as much as among ten."""
+"""Timers whose time is far away cost nothing, a hundred thousand or a million; those due at one instant fire once each."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 import pytest
 from prometheus_client import CollectorRegistry
-from test_lane_pump import HANDLERS, pass_time, turns
+from sizes import at_scale
+from test_lane_pump import HANDLERS, Lanes, pass_time, turns
 from transitions.world import World
 
 from keyspace.clock import VirtualClock
 from keyspace.keyspace import Keyspace
+from keyspace.layout import ITEM
 from keyspace.lifecycle import StepState
 from keyspace.queue import items
 from keyspace.records.run import RetryRecord
@@ -22,6 +25,7 @@ from keyspace.store.api import Store, Transaction
 from keyspace.store.embedded import memory_store
 from keyspace.store.errors import RetryableError
 from keyspace.transitions.declaration import TimerTerms
+from keyspace.transitions.fire_timer import Fired
 from keyspace.transitions.work import Accepted
 from keyspace.tx import Tx
 from services.dispatcher.server_handlers import SERVER_LANES
@@ -34,6 +38,10 @@ DELAY_MS = 60_000
 BATCH = 1_000
 FAR_MS = 3_600_000
 SPREAD_MS = 30 * 86_400_000
+SIX_HOURS_MS = 6 * 3_600_000
+PROCESSES = ("d1", "d2", "d3")
+BURST_S_MAX = 120
+"""Virtual seconds in which a burst has been worked off, in which one process's shards are also read by the others."""
 
 
 @dataclass
@@ -142,11 +150,61 @@ async def reads_of_one_firing(count: int) -> tuple[Reads, Reads]:
 
 
 @pytest.mark.case(29)
-async def test_what_waits_far_ahead_costs_nothing_now() -> None:
-    """S3, S4 and case 029: unvested work is never read, and idle cost does not grow with what is waiting."""
+@pytest.mark.parametrize("count", [100_000, at_scale(1_000_000)])
+async def test_what_waits_far_ahead_costs_nothing_now(count: int) -> None:
+    """S3, S4 and case 029, "a million future items at rest": unvested work is never read, and idle cost does not grow with it."""
     few, idle_few = await reads_of_one_firing(10)
-    many, idle_many = await reads_of_one_firing(100_000)
-    print(f"\nfiring one among 10: {few}; among 100,000: {many}; idle: {idle_few}, {idle_many}")
+    many, idle_many = await reads_of_one_firing(count)
+    print(f"\nfiring one among 10: {few}; among {count:,}: {many}; idle: {idle_few}, {idle_many}")
     assert many == few
     assert idle_many == idle_few
     assert few.rows - idle_few.rows < 40
+
+
+async def fall_asleep(world: World, count: int) -> list[str]:
+    """Start runs that sleep for six hours from one instant on, and return them."""
+    for _ in range(count):
+        await world.submit()
+    await world.expand()
+    nap = TimerTerms(delay_ms=SIX_HOURS_MS)
+    runs = []
+    for _ in range(count):
+        passed = await world.lease_pass()
+        assert await world.declare(passed, "nap", retry=ONCE, terms=nap) == Accepted()
+        runs.append(passed.run_id)
+    return runs
+
+
+@pytest.mark.case(16)
+@pytest.mark.case(29)
+@pytest.mark.parametrize("count", [200, at_scale(10_000)])
+async def test_a_burst_at_one_instant_fires_once_each(count: int) -> None:
+    """Case 029, "three dispatchers; then a due burst of 10,000 at one instant": one delivery and one firing each, none before."""
+    world = World(clock=VirtualClock())
+    await world.begin()
+    await world.hello()
+    runs = await fall_asleep(world, count)
+    heard: Counter[Fired] = Counter()
+    timers = replace(HANDLERS[WorkKind.TIMER], tell=lambda outcome: heard.update([outcome]))
+    handlers = {**HANDLERS, WorkKind.TIMER: timers}
+    one, two, three = (
+        Lanes(world, own, tuple(other for other in PROCESSES if other != own), handlers=handlers) for own in PROCESSES
+    )
+    async with one.running(), two.running(), three.running():
+        await pass_time(world, SIX_HOURS_MS - 10_000, step_ms=10_000)
+        await pass_time(world, 10_000 - 250)
+        await pass_time(world, 249, step_ms=249)
+        assert heard == {}, "nothing is delivered before its time"
+        await pass_time(world, 1, step_ms=1)
+        for _ in range(BURST_S_MAX):
+            if heard[Fired.FIRED] == count:
+                break
+            await pass_time(world, 1_000)
+        # The others look at every shard again, and find nothing.
+        await pass_time(world, 2 * LaneOptions().rescan_ms, step_ms=1_000)
+    print(f"\n{count:,} timers due at one instant, three processes: {dict(heard)}")
+    assert heard == {Fired.FIRED: count}
+    for run_id in runs:
+        assert (await world.kinds(run_id)).count("step-completed") == 1
+    assert len(await world.records(ITEM)) == count, "the pass that goes on in each run, and nothing else"
+    await world.check()
