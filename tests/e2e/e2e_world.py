@@ -186,9 +186,13 @@ async def open_world(
             yield world
 
 
-async def submit_surely(clients: list[AsyncClient], name: str, payload: object, key: str) -> str:
+async def submit_surely(
+    clients: list[AsyncClient], name: str, payload: object, key: str, *, correlation: Mapping[str, str] | None = None
+) -> str:
     """Submit as a careful caller does: with a key, again and again, anywhere, until it is acknowledged; return the event."""
-    return await _surely(clients, lambda client: client.submit(name, payload, idempotency_key=key))
+    return await _surely(
+        clients, lambda client: client.submit(name, payload, idempotency_key=key, correlation=correlation)
+    )
 
 
 async def invoke_surely(clients: list[AsyncClient], function: str, payload: object, key: str) -> str:

@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 from e2e_world import SHORT_LEASES, Site, World, open_world
-from eventually import eventually
 
 from topology.tables import Role
 
 LONG_MS = 3_600_000
 SHORT_MS = 1_500
-ORDERS = 12
 
 
 @pytest.fixture(scope="module")
@@ -65,30 +63,3 @@ async def test_a_wait_whose_time_passed_while_all_were_gone_times_out(world: Wor
     await world.launcher.restart(Role.DISPATCHER)
     ended = await world.ended(run)
     assert (ended["status"], ended["output"], world.begun(run)) == ("completed", "sdk.timeout", {})
-
-
-@pytest.mark.case(34)
-async def test_events_accepted_around_a_kill_settle_every_wait(world: World) -> None:
-    """Case 034: what was acknowledged becomes Complete with its wait settled, whichever process was killed meanwhile."""
-    runs = {f"k-{number}": await waiting(world, f"k-{number}") for number in range(ORDERS)}
-    events = []
-    for number, order in enumerate(runs):
-        receipt = await world.client.submit("field.heard", {"said": order}, correlation={"order": order})
-        events.append(receipt.event)
-        if number == ORDERS // 3:
-            await world.launcher.kill(Role.FANOUT)
-        if number == 2 * ORDERS // 3:
-            await world.launcher.kill(Role.DISPATCHER)
-    await world.launcher.restart(Role.FANOUT)
-    await world.launcher.restart(Role.DISPATCHER)
-    for order, run in runs.items():
-        ended = await world.ended(run, seconds_max=60)
-        assert (ended["status"], ended["output"]) == ("completed", order)
-        assert (await world.kinds(run))["step-completed"] == 2
-    for event in events:
-
-        async def is_complete(event: str = event) -> bool:
-            expansion = (await world.client.event(event))["expansion"]
-            return (expansion["state"], expansion["inspected_count"], expansion["settled_count"]) == ("complete", 1, 1)
-
-        await eventually(is_complete, "the expansion is complete")

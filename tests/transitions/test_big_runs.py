@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 from deadline_verbs import at_deadline, fire
 from operator_verbs import cancel
 from recording import RecordingStore
+from sizes import at_scale
 from world import EagerClock, World, work_of
 
 from keyspace.errors import Refusal
 from keyspace.keyspace import Keyspace
 from keyspace.layout import ATTEMPT, COMPLETION, HISTORY, ITEM, RUN, SETTLED, STEP, STEP_VALUE
-from keyspace.lifecycle import Execution, Phase, Recovery
+from keyspace.lifecycle import CompensationState, Execution, Phase, Recovery
 from keyspace.limits import (
     ALLOWANCE_BYTES_MAX,
     NAME_CHARS_MAX,
@@ -154,8 +156,10 @@ async def at_pass_behind_one(world: World, characters: int, value: bytes = b'"ok
 
 
 @pytest.mark.case(23)
-async def test_a_run_of_as_many_steps_as_there_may_be_is_stopped_like_one_of_two(empty: World) -> None:
-    """Case 023: 10,000 steps with names that records write as escapes; the steps behind the first are written in bulk."""
+@pytest.mark.parametrize("undone", [20, at_scale(STEPS_MAX)])
+async def test_a_run_of_as_many_steps_as_there_may_be_is_stopped_like_one_of_two(empty: World, undone: int) -> None:
+    """Case 023: 10,000 steps with names that records write as escapes; the steps behind the first are written in bulk. It is
+    undone from its last step on, to its first with `make scale`, and each undo costs the same."""
     world = empty
     await world.begin(timeout_ms=TIMEOUT_MS)
     await world.hello()
@@ -177,11 +181,35 @@ async def test_a_run_of_as_many_steps_as_there_may_be_is_stopped_like_one_of_two
     run = await world.get_run(run_id)
     assert (run.phase, run.execution) == (Phase.COMPENSATING, Execution.TIMED_OUT)
     assert run.unwind is not None and run.unwind.upper == STEPS_MAX
-    for number in range(STEPS_MAX - 1, STEPS_MAX - 4, -1):
+    costs: set[tuple[int, int, int]] = set()
+    for number in range(STEPS_MAX - 1, STEPS_MAX - undone - 1, -1):
+        before = reads_so_far(world)
         undo = work_of(await world.lease(direction=Direction.COMPENSATION))
         assert undo.step_id == step_name(number, characters)
-        assert await world.not_found(undo) == Accepted()
+        if number % 2:
+            assert await world.not_found(undo) == Accepted()
+        else:
+            assert await world.authorize(undo) == Accepted()
+            assert await world.succeed(undo, b"null") == Accepted()
+        if number:
+            after = reads_so_far(world)
+            costs.add((number % 2, after[0] - before[0], after[1] - before[1]))
+    print(f"undone: {undone}; (skipped, transactions, reads) of each: {sorted(costs)}")
+    assert len(costs) == 2, "the last undo costs what the first did"
+    run = await world.get_run(run_id)
+    if undone == STEPS_MAX:
+        assert (run.phase, run.recovery) == (Phase.TERMINAL, Recovery.PARTIALLY_COMPENSATED)
+        steps = Counter(step.compensation for step in await world.records(STEP, run_id))
+        assert steps == {CompensationState.DONE: STEPS_MAX // 2, CompensationState.SKIPPED: STEPS_MAX // 2}
+    else:
+        assert run.phase is Phase.COMPENSATING
     await world.check()
+
+
+def reads_so_far(world: World) -> tuple[int, int]:
+    """Return how many transactions a world's processes have committed, and how much they have read."""
+    figures = world.keyspace.meter.snapshot().values()
+    return sum(each.commit_count for each in figures), sum(each.read_count for each in figures)
 
 
 @pytest.mark.case(23)

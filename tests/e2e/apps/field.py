@@ -70,6 +70,24 @@ async def awaiting(ctx: Context, request: Request) -> str:
     return str(heard["said"])
 
 
+@app.function(on="field.expecting")
+async def expecting(ctx: Context, request: Request) -> str:
+    """Waits for the payment of its own order, which starts two runs besides, and does nothing else."""
+    order = {"order": str(request["order"])}
+    paid = await ctx.step.wait_for_event("paid", "field.paid", match=order, timeout=f"{request['wait_ms']}ms")
+    return str(paid["by"])
+
+
+@app.function(on="field.paid")
+async def booked(ctx: Context, request: Request) -> str:
+    return "booked"
+
+
+@app.function(on="field.paid")
+async def thanked(ctx: Context, request: Request) -> str:
+    return "thanked"
+
+
 @app.function(on="field.telling")
 async def telling(ctx: Context, request: Request) -> str:
     """Emits the event that starts `once`, between two steps."""

@@ -163,12 +163,10 @@ async def test_what_waits_far_ahead_costs_nothing_now(count: int) -> None:
 
 async def fall_asleep(world: World, count: int) -> list[str]:
     """Start runs that sleep for six hours from one instant on, and return them."""
-    for _ in range(count):
-        await world.submit()
-    await world.expand()
     nap = TimerTerms(delay_ms=SIX_HOURS_MS)
     runs = []
     for _ in range(count):
+        await world.expand_chunk((await world.submit()).event_id)
         passed = await world.lease_pass()
         assert await world.declare(passed, "nap", retry=ONCE, terms=nap) == Accepted()
         runs.append(passed.run_id)
