@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 from e2e_world import SHORT_LEASES, Site, World, open_world
 from eventually import eventually
+from sizes import at_scale
 
 from topology.tables import Role
 
 SLEEP_MS = 2_000
-COUNT_VARIABLE = "RYUSEN_E2E_TIMERS"
-ASLEEP = int(os.environ.get(COUNT_VARIABLE) or 40)
-"""Runs that sleep at once; with 500 it is the measurement that the documents state."""
 CALLERS = 8
 APART_MS = 40
 """Between the instants of two timers: the service is idle when each comes."""
-LATE_MS_MAX = 250
-"""At the median, on a machine with other things to do; idle it is a few milliseconds."""
+BUSY_LATE_MS_MAX = 250
+"""At the median, on a machine with other things to do."""
+LATE_MS_MAX = 10
+"""At the median, where nothing else is tested."""
 
 
 @pytest.fixture(scope="module")
@@ -73,26 +72,29 @@ async def test_a_dispatcher_that_comes_back_in_time_wakes_on_time(world: World) 
     assert await lateness_ms(world, run) >= 0
 
 
-async def test_how_late_timers_wake(world: World) -> None:
-    """Case 029 and the measure of timers: many asleep at once, each wakes once, in a few milliseconds."""
+@pytest.mark.parametrize(
+    ("asleep", "late_ms_max"), [pytest.param(40, BUSY_LATE_MS_MAX, id="40"), at_scale(500, LATE_MS_MAX, name="500")]
+)
+async def test_how_late_timers_wake(world: World, asleep: int, late_ms_max: int) -> None:
+    """Case 029 and "500 asleep wake at most 10 ms late at p50, reported with p99": each wakes once, and none early."""
     runs: list[str] = []
     limiter = anyio.CapacityLimiter(CALLERS)
 
     async def begin(number: int) -> None:
         async with limiter:
-            sleep_ms = SLEEP_MS + (ASLEEP + number) * APART_MS
+            sleep_ms = SLEEP_MS + (asleep + number) * APART_MS
             runs.append(await world.begin("field.sleepy", {"sleep_ms": sleep_ms}))
 
     async with anyio.create_task_group() as group:
-        for number in range(ASLEEP):
+        for number in range(asleep):
             group.start_soon(begin, number)
     for run in runs:
-        assert (await world.ended(run, seconds_max=60 + ASLEEP * APART_MS / 500))["status"] == "completed"
+        assert (await world.ended(run, seconds_max=60 + asleep * APART_MS / 500))["status"] == "completed"
     late = sorted([await lateness_ms(world, run) for run in runs])
     p50, p99 = late[len(late) // 2], late[min(len(late) - 1, len(late) * 99 // 100)]
     print(f"\n{len(late)} timers, {APART_MS} ms apart: late by p50 {p50} ms, p99 {p99} ms, at most {late[-1]} ms")
     assert late[0] >= 0, "none is early"
-    assert p50 <= LATE_MS_MAX
+    assert p50 <= late_ms_max
 
 
 @pytest.mark.case(1)
