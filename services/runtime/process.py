@@ -36,6 +36,7 @@ from keyspace.tx import Tx
 from services.runtime.config import Config
 from services.runtime.health import ClockMark, Health, ServingKeyspace
 from services.runtime.http import PortUnavailable, bind, serve_http
+from services.runtime.peers import SignsOfLife, stray_ms
 from services.runtime.probes import probe_routes
 from services.runtime.telemetry import Telemetry, metrics_route
 
@@ -120,7 +121,8 @@ class Process:
         self.drain = Drain()
         self.address = socket.gethostname()
         self._peers: list[ProcessRecord] = []
-        self._mark = ClockMark(0, 0)
+        self._signs = SignsOfLife(LIVE_MS)
+        self._mark: ClockMark | None = None
 
     def peers(self, role: str | None = None) -> list[str]:
         """Return the ids of the live processes of a role, this one included, as of the last heartbeat; sorted.
@@ -146,19 +148,16 @@ class Process:
             clock_ms=self.clock.now_ms(),
             started_at_ms=self.started_at_ms,
             version=SERVER_VERSION,
-            mark_ms=self._mark.clock_ms,
-            mark_version=self._mark.version,
+            mark_ms=self._mark.clock_ms if self._mark else 0,
+            mark_version=self._mark.version if self._mark else 0,
         )
         await self.keyspace.transact_always("announce_process", lambda tx: announce_process(tx, record))
         # Read only now: a store without a cluster's clock advances its version at commits, and this one is fresh.
         mark, everybody = await self.keyspace.transact_always("look_around", self._look_around)
         self._mark = mark or self._mark
         now_ms = self.clock.now_ms()
-        self._peers = [
-            peer
-            for peer in everybody
-            if peer.process_id != self.process_id and abs(now_ms - peer.clock_ms) <= LIVE_MS + self._stray_ms(peer)
-        ]
+        live = self._signs.live(everybody, now_ms=now_ms, monotonic_ms=self.clock.monotonic_ms(), own=self._mark)
+        self._peers = [peer for peer in live if peer.process_id != self.process_id]
         if mark is not None:
             marks = [ClockMark(peer.mark_ms, peer.mark_version) for peer in self._peers if peer.mark_version]
             self.health.compare_clocks(mark, marks)
@@ -171,16 +170,12 @@ class Process:
         is_prompt = self.clock.now_ms() - tx.now_ms <= self.config.skew_ms // MARK_SHARE
         return ClockMark(tx.now_ms, version) if is_prompt else None, await live_processes(tx, since_ms=0)
 
-    def _stray_ms(self, peer: ProcessRecord) -> float:
-        # How recent a sign of life is must not depend on the clock that is in doubt: allow for the measured offset.
-        if not peer.mark_version:
-            return 0.0
-        return abs(ClockMark(peer.mark_ms, peer.mark_version).offset_ms - self._mark.offset_ms)
-
     async def _forget(self, everybody: list[ProcessRecord], now_ms: int) -> None:
-        dead = [peer.process_id for peer in everybody if now_ms - peer.clock_ms > FORGOTTEN_MS + self._stray_ms(peer)][
-            :FORGOTTEN_COUNT_MAX
-        ]
+        if self._mark is None:
+            return  # without a mark of its own it could take the living for long dead
+        dead = [
+            peer.process_id for peer in everybody if now_ms - peer.clock_ms > FORGOTTEN_MS + stray_ms(peer, self._mark)
+        ][:FORGOTTEN_COUNT_MAX]
         if not dead:
             return
 

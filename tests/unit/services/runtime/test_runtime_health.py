@@ -9,7 +9,9 @@ from waiting import until
 
 from keyspace.clock import VirtualClock
 from keyspace.layout import PROCESS
+from keyspace.opening import announce_process
 from keyspace.policy import ANY_TIME, RunTimePolicy
+from keyspace.records.work import ProcessRecord
 from keyspace.store.embedded import memory_store
 from keyspace.store.memory_engine import MemoryEngine
 from keyspace.tx import Tx
@@ -144,6 +146,43 @@ async def test_a_version_that_came_late_accuses_nobody() -> None:
         base.advance(HEARTBEAT_MS)
         await beat(busy)
     assert busy.health.faults == []
+
+
+async def test_a_process_whose_marks_are_never_prompt_lets_go_of_the_dead() -> None:
+    """Nothing waits for the dead: a busy machine, which yields no mark, must not keep their shards from being looked after."""
+    base, clocks, (first, second, third) = started(3)
+    await beat(first, second, third, first, second, third)
+    busy = Process(CONFIG, "gateway", first.keyspace.store, clocks[0])
+    asked = clocks[0].now_ms
+
+    def slow() -> int:
+        base.advance(CONFIG.skew_ms)
+        return asked()
+
+    clocks[0].now_ms = slow  # type: ignore[method-assign]
+    await beat(busy)
+    assert set(busy.peers()) == {one.process_id for one in (busy, first, second, third)}
+    for _ in range(LIVE_MS // HEARTBEAT_MS + 1):
+        base.advance(HEARTBEAT_MS)
+        await beat(third, busy)
+    assert set(busy.peers()) == {busy.process_id, third.process_id}
+
+
+async def test_a_dead_peer_goes_though_the_clusters_versions_jumped() -> None:
+    """A recovery adds 100 s to the versions: a mark from before it makes the dead look as if their clock were off."""
+    base, _, (first, second) = started(2)
+    await beat(first, second, first)
+    jump = ProcessRecord(
+        process_id=second.process_id, role="gateway", address="", clock_ms=base.now_ms(), started_at_ms=0, version="",
+        mark_ms=base.now_ms(), mark_version=10**9,
+    )  # fmt: skip
+    await first.keyspace.transact("announce_process", lambda tx: announce_process(tx, jump))
+    await beat(first)
+    assert second.process_id in first.peers()
+    for _ in range(LIVE_MS // HEARTBEAT_MS + 1):
+        base.advance(HEARTBEAT_MS)
+        await beat(first)
+    assert first.peers() == [first.process_id]
 
 
 async def test_a_record_of_a_newer_release_makes_a_process_unready_not_dead() -> None:
