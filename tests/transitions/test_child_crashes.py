@@ -133,16 +133,17 @@ async def test_another_fault_while_the_stop_goes_down(fault: CommitFault) -> Non
 
 
 @pytest.mark.case(38)
+@ways
 @pytest.mark.parametrize("story", [WIDE_STORY, DEEP_STORY], ids=["8 in turn", "4 deep"])
-async def test_trees_whose_server_stops_at_any_commit(story: Story) -> None:
+async def test_trees_whose_server_stops_at_any_commit(story: Story, is_continuing: bool) -> None:
     """RFD 2, "injecting a stop after every transaction commit": let alone they come to the same, cancelled they all end."""
-    names, expected = await commits_of_the_story(False, story)
+    names, expected = await commits_of_the_story(is_continuing, story)
     for number in range(1, len(names) + 1):
         told = f"stop at commit {number}, {names[number - 1]}"
         plan = FaultPlan().at_commit(number, CommitFault.STOP_AFTER)
-        assert (await end_of(plan, story=story))[1] == expected, told
+        assert (await end_of(plan, is_continuing, story))[1] == expected, told
         plan = FaultPlan().at_commit(number, CommitFault.STOP_AFTER)
-        _, state = await end_of(plan, story=replace(story, is_cancelled=True))
+        _, state = await end_of(plan, is_continuing, replace(story, is_cancelled=True))
         ends = _ends(state)
         assert len(ends["root"]) == 1 and ends["root"] <= {"completed", "cancelled"}, told
         assert set().union(*ends.values()) <= {"completed", "cancelled"}, told

@@ -46,9 +46,13 @@ async def planted(shape: Shape, world: World | None = None) -> Grove:
 
 
 async def acts_of(shape: Shape) -> int:
-    """Return how many transactions take a grove to its end when nobody interferes."""
-    grove = await planted(shape)
+    """Return how many transactions take a grove to its end when nobody interferes: each act commits one, so a stop that comes
+    between any two acts comes after every commit there is."""
+    world, store = recorded_world()
+    grove = await planted(shape, world)
+    store.commits.clear()
     assert await grove.go_on()
+    assert len(store.commits) == grove.acts
     await grove.check_ended()
     assert {run.execution for run in await grove.runs()} == {Execution.COMPLETED}
     assert await grove.world.records(ITEM) == []

@@ -40,6 +40,8 @@ FAR_MS = 3_600_000
 SPREAD_MS = 30 * 86_400_000
 SIX_HOURS_MS = 6 * 3_600_000
 PROCESSES = ("d1", "d2", "d3")
+LOST_SHARE_MAX = 0.05
+"""Of a burst, what is handled a second time in vain, because another process has just fired it."""
 BURST_S_MAX = 120
 """Virtual seconds in which a burst has been worked off, in which one process's shards are also read by the others."""
 
@@ -177,7 +179,7 @@ async def fall_asleep(world: World, count: int) -> list[str]:
 @pytest.mark.case(29)
 @pytest.mark.parametrize("count", [200, at_scale(10_000)])
 async def test_a_burst_at_one_instant_fires_once_each(count: int) -> None:
-    """Case 029, "three dispatchers; then a due burst of 10,000 at one instant": one delivery and one firing each, none before."""
+    """Case 029, "three dispatchers; then a due burst of 10,000 at one instant": each fires once, whoever else finds it, and none before."""
     world = World(clock=VirtualClock())
     await world.begin()
     await world.hello()
@@ -198,10 +200,12 @@ async def test_a_burst_at_one_instant_fires_once_each(count: int) -> None:
             if heard[Fired.FIRED] == count:
                 break
             await pass_time(world, 1_000)
-        # The others look at every shard again, and find nothing.
+        # Every process looks at every shard again, and finds nothing.
         await pass_time(world, 2 * LaneOptions().rescan_ms, step_ms=1_000)
     print(f"\n{count:,} timers due at one instant, three processes: {dict(heard)}")
-    assert heard == {Fired.FIRED: count}
+    assert heard[Fired.FIRED] == count
+    # Every rescan_ms a process also looks at the shards of others, and loses to them where a burst is still worked off.
+    assert heard.keys() <= {Fired.FIRED, Fired.GONE} and heard[Fired.GONE] <= count * LOST_SHARE_MAX
     for run_id in runs:
         assert (await world.kinds(run_id)).count("step-completed") == 1
     assert len(await world.records(ITEM)) == count, "the pass that goes on in each run, and nothing else"
