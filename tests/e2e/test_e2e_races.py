@@ -120,7 +120,8 @@ async def test_what_a_killed_process_had_claimed_is_taken_over(site: Site, tmp_p
             assert set(world.begun(run).values()) <= {1}, "an effect ran twice"
             if ended["phase"] != "terminal":
                 unknown += 1
-                assert {mark.pid for mark in world.marks() if mark.run == run} == {victim}
+                # Killed between its authorization and its first line, an effect is Unknown as well, and left no mark.
+                assert {mark.pid for mark in world.marks() if mark.run == run} <= {victim}
         # At most what one worker may hold can be in doubt.
         assert unknown <= 4
     await world.check()
