@@ -32,6 +32,7 @@ from ryusen.protocol.frames import (
 from ryusen.server_steps import emission_of, server_step
 from ryusen.worker.passes import Ended, Met, Turn
 
+from keyspace.transitions.names import INVOCATION_EVENT
 from simulation.scenario import Draws
 
 __all__ = [
@@ -137,7 +138,8 @@ def _new_step(draws: Draws, step_id: str, function: str) -> StepCode:
     if kind <= 26 and function in INVOKED:
         return replace(owned, invokes=INVOKED[function], limit_ms=draws.one_of(LIMITS_MS))
     if kind <= 32:
-        return replace(owned, awaits=AWAITED[function], limit_ms=draws.one_of(LIMITS_MS) or 60_000)
+        awaited = INVOCATION_EVENT if draws.chance(0.2) else AWAITED[function]
+        return replace(owned, awaits=awaited, limit_ms=draws.one_of(LIMITS_MS) or 60_000)
     return step
 
 

@@ -104,13 +104,16 @@ class SimWorker:
         begun: the assignments whose passes have begun since the world last looked.
     """
 
-    def __init__(self, name: str, workspace: str, code: Code, instance: str, capacity: int) -> None:
+    def __init__(
+        self, name: str, workspace: str, code: Code, instance: str, capacity: int, undo_capacity: int = 0
+    ) -> None:
         """Start a process that has no connection yet."""
         self.name = name
         self.workspace = workspace
         self.code = code
         self.instance = instance
-        self.core = WorkerCore(WorkerIdentity(APPLICATION, instance, FUNCTIONS, capacity, code.release, "simulation"))
+        identity = WorkerIdentity(APPLICATION, instance, FUNCTIONS, capacity, code.release, "simulation", undo_capacity)
+        self.core = WorkerCore(identity)
         self.line: Line | None = None
         self.is_gone = False
         self.said: deque[bytes] = deque(maxlen=SAID_MAX)

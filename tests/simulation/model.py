@@ -26,6 +26,7 @@ from keyspace.lifecycle import (
 from keyspace.limits import REPEATABLE_LOSSES_MAX
 from keyspace.records.run import AttemptRecord, HistoryRecord, RunRecord, StepRecord
 from keyspace.records.work import Direction
+from keyspace.transitions.names import INVOCATION_EVENT
 from keyspace.transitions.stop_run import StopOutcome
 
 __all__ = ["AttemptAt", "Broken", "Model", "RunLook"]
@@ -108,8 +109,13 @@ class Model:
         self.told: dict[tuple[str, str], set[bytes]] = {}
         self.events: dict[str, str] = {}
         self.retryable: set[tuple[str, AttemptAt]] = set()
+        self.latest_ms = 0
 
     # -- what the world tells
+
+    def clock_said(self, now_ms: int) -> None:
+        """The wall clock said so; it may be set back later."""
+        self.latest_ms = max(self.latest_ms, now_ms)
 
     def event_acknowledged(self, key: str, event_id: str) -> Iterator[Broken]:
         """A submission was acknowledged. One key, one event (RFD 2, "An identical retry returns the original event")."""
@@ -344,6 +350,15 @@ def what_the_server_settles_is_not_undone(model: Model, before: RunLook | None, 
         yield "a step that the server settles has an attempt"
 
 
+@rule
+def no_wait_meets_an_invocation(model: Model, before: RunLook | None, after: RunLook) -> Iterator[str]:
+    """RFD 2, "An addressed event is broadcast to nothing": a wait for its reserved name runs into its timeout."""
+    for ordinal in range(1 if before is None else len(before.history) + 1, len(after.history) + 1):
+        entry = after.history[ordinal]
+        if entry.kind == HistoryKind.STEP_COMPLETED and entry.data.get("name") == INVOCATION_EVENT:
+            yield f"a wait of it was settled by the invocation {entry.data.get('event')}"
+
+
 FORWARD = frozenset(
     (
         HistoryKind.PASS_AUTHORIZED,
@@ -439,11 +454,14 @@ def retries_are_counted(model: Model, before: RunLook | None, after: RunLook) ->
 
 @rule
 def nothing_starts_before_its_time(model: Model, before: RunLook | None, after: RunLook) -> Iterator[str]:
-    """RFD 2, "create a distinct delayed successor with the next application-attempt ordinal and deterministic backoff"."""
+    """RFD 2, "create a distinct delayed successor with the next application-attempt ordinal and deterministic backoff".
+
+    Work is leased when it has vested; when it is authorized, the clock may have been set back.
+    """
     for at, attempt in after.attempts.items():
         earlier = None if before is None else before.attempts.get(at)
         if attempt.state is AttemptState.AUTHORIZED and (earlier is None or earlier.state is AttemptState.QUEUED):
-            early_ms = attempt.vesting_ms - (attempt.authorized_at_ms or 0)
+            early_ms = attempt.vesting_ms - max(attempt.authorized_at_ms or 0, model.latest_ms)
             if early_ms > 0:
                 yield f"{at} was authorized {early_ms} ms before its time"
 

@@ -59,6 +59,7 @@ from simulation.code import APPLICATION, PAIRS, mended
 from simulation.coverage import edges_noticed
 from simulation.dispatching import OPTIONS, SimSession
 from simulation.fleet import Line, SimWorker
+from simulation.invoking import invoke, must_have_answered_invocations
 from simulation.model import FORGED, Broken, RunLook, stop_stands
 from simulation.scenario import Draws, Kind, Move, Scenario
 from simulation.world import EVENTS, World, as_broken, instant_of
@@ -202,6 +203,9 @@ async def submit(world: World, draws: Draws) -> str:
     return f"{event} {accepted.event_id[:6]} accepted"
 
 
+makes(Kind.INVOKE)(invoke)
+
+
 @makes(Kind.FLOW)
 async def flow(world: World, draws: Draws) -> str:
     """Let everything that can go on do so for a while, in order, as on a quiet day."""
@@ -217,10 +221,12 @@ async def lease(world: World, draws: Draws) -> str:
     server = sorted(_server_items(world, workspace))
     if server and (not lanes or draws.chance(0.3)):
         return await _serve(world, workspace, draws.choose(server, str))
-    sessions = _takers(world, workspace)
-    if not lanes or not sessions:
-        return "nothing to lease, or nobody"
+    if not lanes:
+        return "nothing to lease"
     lane = draws.choose(lanes, str)
+    sessions = _takers(world, workspace, lane)
+    if not sessions:
+        return "nobody has a place"
     first = draws.choose(sessions, lambda one: one.name)
     same = [one for one in sessions if one.process is first.process]
     return await _lease(world, workspace, lane, [first, draws.choose(same, lambda one: f"second {one.name}")])
@@ -358,7 +364,9 @@ async def start_worker(world: World, draws: Draws) -> str:
         return "there are enough"
     code = world.deploy(draws)
     name = f"w{draws.number(10, 99)}{code.release or 'x'}"
-    worker = SimWorker(name, draws.one_of(world.workspaces), code, draws.bytes(16).hex(), draws.number(1, 3))
+    worker = SimWorker(
+        name, draws.one_of(world.workspaces), code, draws.bytes(16).hex(), draws.number(1, 3), draws.number(0, 1)
+    )
     world.workers.append(worker)
     world.open_line(worker, draws.choose(world.dispatchers, lambda one: one.process.name))
     return f"{name} starts in {worker.workspace}"
@@ -660,12 +668,17 @@ def _end(world: World, worker: SimWorker) -> None:
     world.workers.remove(worker)
 
 
-def _takers(world: World, workspace: str) -> list[SimSession]:
-    return [
+def _takers(world: World, workspace: str, lane: Lane) -> list[SimSession]:
+    """Return the sessions with a place for the lane's work; compensation has places of its own."""
+    is_undo = lane.direction is Direction.COMPENSATION
+    takers = [
         one
         for one in world.sessions()
-        if one.is_open and one.workspace == workspace and one.core.free_count(one.now_ms()) > 0
+        if one.is_open and one.workspace == workspace and one.core.free_count(one.now_ms(), is_undo=is_undo) > 0
     ]
+    if is_undo and any(one.core.free_count(one.now_ms()) == 0 for one in takers):
+        world.saw("leased: compensation in a reserved place")
+    return takers
 
 
 def _due_lanes(world: World, workspace: str) -> list[Lane]:
@@ -811,7 +824,7 @@ async def _queue_round(world: World) -> int:
             await _serve(world, workspace, item_id)
             count += 1
         for lane in _due_lanes(world, workspace):
-            sessions = _takers(world, workspace)
+            sessions = _takers(world, workspace, lane)
             if not sessions:
                 continue
             before = world.engine.commit_count
@@ -836,6 +849,7 @@ async def _finish(world: World, tell: Tell) -> None:
         await world.check_all()
         _must_rest(world)
         _must_have_started(world)
+        must_have_answered_invocations(world)
         await _mend(world)
         await _settle_unknown(world)
     except Exception as error:  # noqa: BLE001 - whatever it is, nothing expected it, and the trace tells of it

@@ -33,6 +33,7 @@ class Kind(StrEnum):
     """What can happen."""
 
     SUBMIT = "submit an event"
+    INVOKE = "a function is invoked"
     FLOW = "let everything flow"
     LEASE = "lease work"
     TO_WORKER = "a frame reaches a worker"
@@ -62,6 +63,7 @@ class Kind(StrEnum):
 
 WEIGHTS: dict[Kind, float] = {
     Kind.SUBMIT: 1.5,
+    Kind.INVOKE: 1.2,
     Kind.FLOW: 13,
     Kind.LEASE: 9,
     Kind.TO_WORKER: 12,

@@ -29,6 +29,7 @@ from keyspace.records.run import (
     UnwindRecord,
 )
 from keyspace.records.work import Direction
+from keyspace.transitions.names import INVOCATION_EVENT
 from keyspace.transitions.stop_run import StopOutcome
 from simulation.model import FORGED, RULES, AttemptAt, Model, RunLook, stop_stands
 
@@ -143,6 +144,11 @@ def a_timer_in_the_unwind(model: Model, before: RunLook, after: RunLook) -> None
     change_step(after, kind=StepKind.TIMER)
 
 
+def settled_by_an_invocation(model: Model, before: RunLook, after: RunLook) -> None:
+    data = {"step": "s1", "event": "33" * 16, "name": INVOCATION_EVENT}
+    after.history[2] = HistoryRecord(at_ms=2, kind=HistoryKind.STEP_COMPLETED.value, data=data)
+
+
 def declared_past_the_deadline(model: Model, before: RunLook, after: RunLook) -> None:
     change_run(after, deadline_at_ms=2)
     after.history[2] = HistoryRecord(at_ms=2, kind=HistoryKind.STEP_DECLARED.value, data={"step": "s1"})
@@ -195,6 +201,7 @@ CASES: list[tuple[str, Change]] = [
     ("recovery waits for every token", unwound_with_an_open_token),
     ("the unwind goes backwards", undone_out_of_order),
     ("what the server settles is not undone", a_timer_in_the_unwind),
+    ("no wait meets an invocation", settled_by_an_invocation),
     ("nothing goes forward past the deadline", declared_past_the_deadline),
     ("the recovery says what happened", a_wrong_recovery),
     ("a value was said by somebody", a_value_nobody_said),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -12,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from keyspace.lifecycle import RUN, Phase, RunEvent
-from keyspace.transitions import lose_lease
+from keyspace.records.event import NoMatch, Operation
+from keyspace.transitions import accept_event, expand_event, invoke_function, lose_lease
 from simulation import soak as soaking
 from simulation.__main__ import main
 from simulation.coverage import edges_noticed
@@ -72,6 +74,42 @@ async def test_a_planted_fault_is_found_and_told_in_a_few_steps(monkeypatch: pyt
     told = table(short)
     assert "BROKEN" in told and "a worker starts" in told
     assert len(told.splitlines()) == len(short.trace) + 2
+
+
+def _nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: object) -> NoMatch:
+        return NoMatch.FUNCTION
+
+    monkeypatch.setattr(expand_event, "find_target", nothing)
+
+
+def _keys_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invoke_function, "claim_of", lambda _, key: accept_event.claim_of(Operation.EVENT_SUBMIT, key))
+
+
+def _one_content_is_as_good_as_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invoke_function, "invocation_fingerprint", lambda _: "1:same")
+
+
+@pytest.mark.parametrize(
+    ("plant", "rules"),
+    [
+        (_nothing_is_found, {"an acknowledged invocation is answered", "fsck C2"}),
+        (_keys_are_shared, {"an invocation is not refused", "fsck C11"}),
+        (_one_content_is_as_good_as_another, {"one key one content"}),
+    ],
+    ids=["nothing is found", "keys are shared", "one content is as good as another"],
+)
+async def test_a_fault_of_direct_invocations_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], rules: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said of invocations can be found broken: RFD 2, "An operator or a tool may start one function directly"."""
+    plant(monkeypatch)
+    for seed in range(1, PLANTED_SEEDS_MAX):
+        played = await play(make_scenario(seed))
+        if played.broken is not None:
+            break
+    assert played.broken is not None and played.broken.rule in rules
 
 
 async def test_edges_are_noticed_and_the_tables_left_as_they_were() -> None:

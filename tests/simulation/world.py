@@ -6,7 +6,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ryusen.protocol.frames import Assign, Failed, Hello, Result, Succeeded, WorkRef
 from ryusen.worker.passes import Ended
@@ -44,6 +44,9 @@ from simulation.fleet import Line, SimWorker, Task
 from simulation.model import AttemptAt, Broken, Model, RunLook, may_repeat
 from simulation.scenario import Draws
 from simulation.witness import Commit, Look, MoveFaults, Touched, WitnessEngine, judge
+
+if TYPE_CHECKING:
+    from simulation.invoking import Invoked
 
 __all__ = ["EVENTS", "WORKSPACES", "SimulationClock", "World", "as_broken", "instant_of"]
 
@@ -109,6 +112,9 @@ class World:
         workers: the worker processes that live.
         lines: the connections that somebody still has an end of.
         versions: the code that was deployed so far.
+        invocations: what callers asked for, heard of or not.
+        invoked: the acknowledged ones, by event.
+        contested: keys of which nobody knows whether a second content took them.
     """
 
     def __init__(self, seed: int) -> None:
@@ -123,6 +129,9 @@ class World:
         self.ids = _MoveIds()
         self.submissions: list[tuple[str, str, str | None, str]] = []
         self.accepted: dict[str, tuple[str, str]] = {}
+        self.invocations: list[Invoked] = []
+        self.invoked: dict[str, Invoked] = {}
+        self.contested: set[str] = set()
         self.resolutions: list[tuple[str, Target, Command, str]] = []
         self.workers: list[SimWorker] = []
         self.lines: list[Line] = []
@@ -217,6 +226,7 @@ class World:
     # -- after every commit
 
     def _landed(self, commit: Commit) -> None:
+        self.model.clock_said(self.clock.now_ms())
         look = self.look()
         runs: dict[tuple[str, str], None] = {}
         judged: dict[Any, Touched] = {}
