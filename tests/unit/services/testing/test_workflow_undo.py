@@ -217,3 +217,63 @@ def test_nonsense_is_refused_at_the_call(workflow: WorkflowTest, options: dict[s
     assert run.status == "failed"
     assert run.failure is not None
     assert "compensate" in run.failure.message
+
+
+def _release(word: str, undone: list[str], *, is_new: bool) -> App:
+    """Return a release whose function does every kind of step there is; the new one has a step more, before all others."""
+    app = App("shop")
+
+    def undo(step: str) -> Callable[[str], None]:
+        return lambda result: undone.append(f"{word} undoes {step}: {result}")
+
+    @app.function
+    async def pick(ctx: Context) -> str:
+        return "picked"
+
+    @app.function(on="placed")
+    async def fulfil(ctx: Context) -> None:
+        if is_new:
+            await ctx.step.run("added", lambda: "added", compensate=undo("added"))
+        await ctx.step.run("reserve", lambda: "stock", compensate=undo("reserve"))
+        await ctx.step.sleep("nap", "1m")
+        await ctx.step.run("charge", lambda: "money", compensate=undo("charge"))
+        await ctx.step.wait_for_event("approval", "approved", match={}, timeout="24h")
+        await ctx.step.send_event("tell", "told", {"it": "went on"})
+        await ctx.step.invoke("pick it", pick, None)
+        await ctx.step.run("ship", lambda: "parcel", compensate=undo("ship"))
+        await ctx.step.run("boom", boom)
+
+    return app
+
+
+@pytest.mark.case(55)
+@pytest.mark.parametrize("deployed", ["asleep", "waiting", "never"])
+def test_what_the_service_settled_lies_between_and_is_never_undone(workflow: WorkflowTest, deployed: str) -> None:
+    """Case 055: a release deployed mid-run adds a step that completes last but one and stands first in the code; a timer, a
+    wait, an emission and a child lie between. Only callbacks are undone, by their completion, by the code of that time."""
+    undone: list[str] = []
+    workflow.app(_release("old", undone, is_new=False), release="old")
+    workflow.submit("placed")
+    if deployed == "asleep":
+        workflow.app(_release("new", undone, is_new=True), release="new")
+    workflow.advance("1m")
+    if deployed == "waiting":
+        workflow.app(_release("new", undone, is_new=True), release="new")
+    workflow.submit("approved", "yes")
+    workflow.settle()
+    (run,) = workflow.runs("fulfil")
+    word = "old" if deployed == "never" else "new"
+    forward = {
+        "asleep": ["reserve", "added", "charge", "ship"],
+        "waiting": ["reserve", "charge", "added", "ship"],
+        "never": ["reserve", "charge", "ship"],
+    }[deployed]
+    results = {"reserve": "stock", "added": "added", "charge": "money", "ship": "parcel"}
+    assert undone == [f"{word} undoes {step}: {results[step]}" for step in reversed(forward)]
+    assert (run.status, run.recovery) == ("failed", "compensated")
+    kinds = {step: run.steps[step].kind for step in ("nap", "approval", "tell", "pick it")}
+    assert [run.steps[step].state for step in kinds] == ["completed"] * 4
+    assert len(set(kinds.values())) == 4 and "callback" not in kinds.values(), kinds
+    (child,) = workflow.runs("pick")
+    assert child.status == "completed", "what a child did is the child's"
+    workflow.check()
