@@ -32,8 +32,8 @@ SOURCES = (
     "sdk_py/ryusen/protocol",
     "sdk_py/ryusen/worker",
 )
-PLAYED = ("code", "coverage", "dispatching", "fleet", "model", "play", "scenario", "witness", "world")
-"""What a scenario runs: the service's folders, and these modules beside this one."""
+ONLY_LOOKING = ("__init__", "__main__", "expected", "shrink", "soak")
+"""The modules beside this one that no scenario runs, tests aside; the others count, and the service's folders."""
 FIRST_SEED = 1_001
 SLICE = 40
 """Seeds of one task of one process."""
@@ -92,7 +92,8 @@ def code_digest(root: Path = ROOT) -> str:
     """Return a digest of the sources that a scenario runs."""
     paths = [path for folder in SOURCES for path in sorted((root / folder).rglob("*.py"))]
     digest = hashlib.sha256()
-    for path in (*paths, *(Path(__file__).with_name(f"{name}.py") for name in PLAYED)):
+    beside = sorted(path for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("test_"))
+    for path in (*paths, *(path for path in beside if path.stem not in ONLY_LOOKING)):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
