@@ -75,7 +75,13 @@ WORKSPACE: Leaf[tenancy.WorkspaceRecord] = Leaf(
     keeps=True,
 )  # fmt: skip
 API_KEY: Leaf[tenancy.ApiKeyRecord] = Leaf(
-    "API_KEY", Name, 1, Id, codec=tenancy.API_KEY, writers="create_key, revoke_key", readers="gateway pages"
+    "API_KEY",
+    Name,
+    1,
+    Id,
+    codec=tenancy.API_KEY,
+    writers="create_key, revoke_key",
+    readers="gateway pages, revoked_keys",
 )
 CLAIM: Leaf[event.ClaimRecord] = Leaf(
     "CLAIM", Name, 2, Text, Id, codec=event.CLAIM, writers="accept_event", readers="accept_event",

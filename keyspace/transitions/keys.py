@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,9 +16,16 @@ from keyspace.transitions.create_workspace import require_workspace
 from keyspace.transitions.names import check_id, check_text
 from keyspace.tx import Tx
 
-__all__ = ["authenticate", "create_key", "list_keys", "revoke_key", "secret_digest"]
+__all__ = ["KeyName", "authenticate", "create_key", "list_keys", "revoke_key", "revoked_keys", "secret_digest"]
 
 LABEL_BYTES_MAX = 200
+
+
+class KeyName(NamedTuple):
+    """Which key, without its secret."""
+
+    workspace: str
+    key_id: str
 
 
 def secret_digest(secret: str) -> str:
@@ -82,3 +91,18 @@ async def list_keys(tx: Tx, workspace: str) -> list[ApiKeyRecord]:
 async def authenticate(tx: Tx, secret: str) -> KeyOwnerRecord | None:
     """Return whose key `secret` is, or None."""
     return await tx.load(KEY_OWNER.at(secret_digest(secret)), snapshot=True)
+
+
+async def revoked_keys(tx: Tx, names: Sequence[KeyName]) -> list[KeyName]:
+    """Return those of `names` that do not stand: revoked, or not there at all.
+
+    Args:
+        tx: the open transaction.
+        names: the keys to read, together; the caller bounds their number.
+
+    Reads: each key, as a snapshot.  Writes: nothing.  Conflicts: none.
+    """
+    records = await tx.load_all([API_KEY.at(*name) for name in names], snapshot=True)
+    return [
+        name for name, record in zip(names, records, strict=True) if record is None or record.revoked_at_ms is not None
+    ]

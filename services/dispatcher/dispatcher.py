@@ -11,6 +11,7 @@ from functools import partial
 import anyio
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskGroup, TaskStatus
+from ryusen.protocol.closes import KEY_REVOKED, KEY_REVOKED_REASON
 from ryusen.protocol.frames import CONTINUATION, PROTOCOL_VERSION, Hello, Refused, ServerFrame, Welcome, encode_frame
 
 from keyspace.errors import KeyspaceError, Refusal
@@ -31,6 +32,7 @@ from services.dispatcher.session_core import BAD_FRAME, NORMAL, SUPERSEDED, Sess
 from services.dispatcher.work_effects import WorkEffects
 from services.lanes.options import LaneOptions
 from services.lanes.pump import LanePump
+from services.runtime.key_watch import HeldKey
 
 __all__ = ["Dispatcher"]
 
@@ -143,12 +145,13 @@ class Dispatcher:
 
     # -- sessions
 
-    async def serve_peer(self, peer: Peer, workspace: str) -> None:
+    async def serve_peer(self, peer: Peer, workspace: str, key: HeldKey | None = None) -> None:
         """Serve one accepted connection to its end.
 
         Args:
             peer: the connection.
             workspace: of the credential it was opened with.
+            key: the credential, held for as long; its revocation ends the session. None for a peer that needs none.
         """
         if self._connection_count >= self._options.sessions_max:
             await self._refuse(peer, Refused(code="too_many_sessions", message="Try again.", definitive=False))
@@ -157,7 +160,7 @@ class Dispatcher:
         try:
             hello = await self._hear_hello(peer)
             if hello is not None:
-                await self._serve(peer, workspace, hello)
+                await self._serve(peer, workspace, hello, key)
         except PeerGone:
             await peer.close(GOING_AWAY, "connection_lost")
         finally:
@@ -186,7 +189,7 @@ class Dispatcher:
             return None
         return frame
 
-    async def _serve(self, peer: Peer, workspace: str, hello: Hello) -> None:
+    async def _serve(self, peer: Peer, workspace: str, hello: Hello, key: HeldKey | None) -> None:
         work = WorkEffects(self._keyspace, workspace, self._options, self._metrics)
         application = Application(workspace, hello.application)
         try:
@@ -202,10 +205,16 @@ class Dispatcher:
                 former.core.hand_over(held.request)
             former.close(SUPERSEDED, "session_superseded")
         await self._send(peer, self._welcome(greeting, workspace, hello))
-        await self._stand(peer, work, hello, greeting, application)
+        await self._stand(peer, work, hello, greeting, application, key)
 
     async def _stand(
-        self, peer: Peer, work: WorkEffects, hello: Hello, greeting: Greeting, application: Application
+        self,
+        peer: Peer,
+        work: WorkEffects,
+        hello: Hello,
+        greeting: Greeting,
+        application: Application,
+        held_key: HeldKey | None,
     ) -> None:
         try:
             await self._board.learn(application)
@@ -227,6 +236,8 @@ class Dispatcher:
             "a worker joined",
             extra={"workspace": work.workspace, "application": hello.application, "instance": hello.instance},
         )
+        if held_key is not None:
+            held_key.when_revoked(partial(session.close, KEY_REVOKED, KEY_REVOKED_REASON))
         try:
             await session.run()
         finally:

@@ -15,6 +15,7 @@ from keyspace.store.errors import StoreError
 from keyspace.transitions.keys import authenticate
 from services.dispatcher.dispatcher import Dispatcher
 from services.dispatcher.peer import WebSocketPeer
+from services.runtime.key_watch import KeyWatch
 
 __all__ = ["WORKER_PATH", "WORKER_ROLES", "worker_route"]
 
@@ -27,20 +28,22 @@ SECRET_CHARS_MAX = 512
 RETRY_AFTER_S = 1
 
 
-def worker_route(dispatcher: Dispatcher, keyspace: Keyspace) -> WebSocketRoute:
+def worker_route(dispatcher: Dispatcher, keyspace: Keyspace, keys_in_use: KeyWatch) -> WebSocketRoute:
     """Return the route to mount into an application; the server must accept messages of FRAME_BYTES_MAX.
 
     Args:
         dispatcher: serves the sessions; its `run` is running.
         keyspace: where keys are looked up.
+        keys_in_use: says when the key of a session was revoked; its `run` is running.
     """
 
     async def endpoint(websocket: WebSocket) -> None:
         owner = await _authorize(websocket, keyspace)
         if owner is None:
             return
-        await websocket.accept()
-        await dispatcher.serve_peer(WebSocketPeer(websocket), owner.workspace)
+        with keys_in_use.hold(owner.workspace, owner.key_id) as key:
+            await websocket.accept()
+            await dispatcher.serve_peer(WebSocketPeer(websocket), owner.workspace, key)
 
     return WebSocketRoute(WORKER_PATH, endpoint, name="worker")
 

@@ -74,5 +74,6 @@ async def run(process: Process) -> None:
             await process.drain.wait()
             await dispatcher.drain(options_of(config).drain_ms)
 
-        app = Starlette(routes=[worker_route(dispatcher, process.keyspace), *process.probe_routes()])
+        worker = worker_route(dispatcher, process.keyspace, process.keys_in_use)
+        app = Starlette(routes=[worker, *process.probe_routes()])
         await serve_http(app, sock, until=until_drained, websocket_bytes_max=FRAME_BYTES_MAX, drain_ms=config.drain_ms)

@@ -24,7 +24,6 @@ from keyspace.limits import HISTORY_PAGE_ITEMS_MAX, LIST_PAGE_ITEMS_DEFAULT
 from keyspace.store.api import KeyRange, Watch
 from keyspace.store.errors import StoreError
 from keyspace.tx import Tx
-from services.gateway.auth import bearer_secret
 from services.gateway.endpoints import Answer, Call
 from services.gateway.pages import read_integer
 from services.gateway.problems import ApiProblem
@@ -36,10 +35,12 @@ __all__ = ["REREAD_MS", "follow_history", "get_history"]
 log = logging.getLogger(__name__)
 
 REREAD_MS = 5_000
-"""How long a stream believes that nothing happened; also how often it says that it lives and asks whether its key does."""
+"""How long a stream believes that nothing happened; also how often it says that it lives."""
 STREAM_PAGE_ITEMS = 200
 SEND_MS_MAX = 30_000
 """How long a reader may leave its buffers full before its stream is given to others."""
+REVOKED_SEND_MS_MAX = 1_000
+"""How long what is on its way to a reader may still take when its key was revoked."""
 ORDINAL_MAX = 2**53
 _encoder = msgspec.json.Encoder()
 
@@ -82,30 +83,35 @@ async def follow_history(call: Call) -> Response:
         raise ApiProblem(
             "too_many_requests", "As many streams are open as may be.", limit=int(streams.total_tokens)
         ) from None
+    standing = _Standing(call)
     try:
         first = await _look(call, after)
     except BaseException:
+        standing.release()
         streams.release_on_behalf_of(owner)
         raise
 
     def release() -> None:
+        standing.release()
         streams.release_on_behalf_of(owner)
         if first.watch is not None:
             first.watch.cancel()
 
-    return _Stream(_events(call, after, first), release)
+    return _Stream(_events(call, after, first, standing), standing, release)
 
 
 class _Stream(StreamingResponse):
     """A stream that gives back what it holds however it ends, also when it never began."""
 
-    def __init__(self, events: AsyncIterator[bytes], release: Callable[[], None]) -> None:
+    def __init__(self, events: AsyncIterator[bytes], standing: _Standing, release: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._standing = standing
         self._release = release
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
-            with anyio.fail_after(SEND_MS_MAX / 1_000):
+            with anyio.fail_after(SEND_MS_MAX / 1_000) as patience:
+                self._standing.limit(patience)
                 await send(message)
 
         try:
@@ -116,16 +122,18 @@ class _Stream(StreamingResponse):
             self._release()
 
 
-async def _events(call: Call, after: int, look: _Look) -> AsyncIterator[bytes]:
+async def _events(call: Call, after: int, look: _Look, standing: _Standing) -> AsyncIterator[bytes]:
     while True:
         try:
             for entry in look.entries:
+                if standing.is_revoked:
+                    break
                 yield b"id: %d\ndata: %b\n\n" % (entry.ordinal, _encoder.encode(entry))
                 after = entry.ordinal
-            if look.is_complete:
+            if look.is_complete and not standing.is_revoked:
                 yield b"event: end\ndata: {}\n\n"
                 return
-            if look.watch is not None and not await _changed(call, look.watch):
+            if look.watch is not None and not standing.is_revoked and not await _changed(call, look.watch, standing):
                 yield b": still here\n\n"
         finally:
             if look.watch is not None:
@@ -133,14 +141,17 @@ async def _events(call: Call, after: int, look: _Look) -> AsyncIterator[bytes]:
         if call.gateway.process.drain.is_begun:
             # Without `end`, so that the reader connects again, elsewhere.
             return
+        if standing.is_revoked:
+            # A comment, which no reader takes for an entry; one that connects again is told by the status.
+            yield b": key_revoked\n\n"
+            return
         try:
-            await _check_key(call)
             look = await _look(call, after)
         except (ApiProblem, Refusal, StoreError):
             return
 
 
-async def _changed(call: Call, watch: Watch) -> bool:
+async def _changed(call: Call, watch: Watch, standing: _Standing) -> bool:
     """Return whether the run's record changed before the stream should look anyway."""
     changed = False
     async with anyio.create_task_group() as group:
@@ -157,16 +168,57 @@ async def _changed(call: Call, watch: Watch) -> bool:
             await call.gateway.process.drain.wait()
             group.cancel_scope.cancel()
 
+        async def until_revoked() -> None:
+            await standing.until_revoked()
+            group.cancel_scope.cancel()
+
         group.start_soon(until_changed, name="history watch")
+        group.start_soon(until_revoked, name="history key")
         group.start_soon(until_drained, name="history drain")
         await call.gateway.process.clock.sleep_ms(REREAD_MS)
         group.cancel_scope.cancel()
     return changed
 
 
-async def _check_key(call: Call) -> None:
-    """End the stream soon after its key was revoked."""
-    await call.gateway.keys.identify(bearer_secret(call.request.headers.get("authorization")))
+class _Standing:
+    """Whether the key of a stream still stands. The operator's own key is a setting, and cannot be revoked."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._is_revoked = anyio.Event()
+        self._patience = anyio.CancelScope()
+        identity = call.identity
+        self._held = None
+        if identity.workspace is not None:
+            self._held = call.gateway.process.keys_in_use.hold(identity.workspace, identity.key_id)
+            self._held.when_revoked(self._end)
+
+    @property
+    def is_revoked(self) -> bool:
+        return self._is_revoked.is_set()
+
+    async def until_revoked(self) -> None:
+        await self._is_revoked.wait()
+
+    def limit(self, patience: anyio.CancelScope) -> None:
+        """Let what is sent within `patience` take less once the key is revoked: a full buffer must not keep a stream."""
+        self._patience = patience
+        if self.is_revoked:
+            self._hurry()
+
+    def release(self) -> None:
+        if self._held is not None:
+            self._held.release()
+
+    def _end(self) -> None:
+        # A key that is still believed here would open the next stream when the reader comes back.
+        self._call.gateway.keys.forget_key(self._call.identity.key_id)
+        self._is_revoked.set()
+        self._hurry()
+
+    def _hurry(self) -> None:
+        soonest = anyio.current_time() + REVOKED_SEND_MS_MAX / 1_000
+        self._patience.deadline = min(self._patience.deadline, soonest)
 
 
 async def _look(call: Call, after: int) -> _Look:

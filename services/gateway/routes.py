@@ -114,7 +114,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         name="revoke_key", method="DELETE", path=_WORKSPACE + "/keys/{key}", action=Action.MANAGE_KEYS,
         handler=workspaces.revoke_workspace_key, answer=Key,
-        summary="Revoke a key. Processes that knew it follow within key_cache_ms, at most 5 seconds.",
+        summary="Revoke a key. Processes that knew it follow within key_cache_ms, at most 5 seconds; sessions and streams that stand end within 5 seconds.",
     ),
     Endpoint(
         name="submit_event", method="POST", path=_WORKSPACE + "/events", action=Action.SUBMIT,

@@ -36,6 +36,7 @@ from keyspace.tx import Tx
 from services.runtime.config import Config
 from services.runtime.health import ClockMark, Health, ServingKeyspace
 from services.runtime.http import PortUnavailable, bind, serve_http
+from services.runtime.key_watch import KeyWatch
 from services.runtime.peers import SignsOfLife, stray_ms
 from services.runtime.probes import probe_routes
 from services.runtime.telemetry import Telemetry, metrics_route
@@ -98,6 +99,7 @@ class Process:
         health: whether it may serve.
         telemetry: its metrics.
         drain: set when it is told to leave.
+        keys_in_use: ends what stands open under a key that was revoked.
     """
 
     def __init__(self, config: Config, role: str, store: Store, clock: Clock) -> None:
@@ -119,6 +121,7 @@ class Process:
         self.started_at_ms = clock.now_ms()
         self.telemetry = Telemetry(self.keyspace.meter, self.health, role=role, version=SERVER_VERSION)
         self.drain = Drain()
+        self.keys_in_use = KeyWatch(self.keyspace.transact_always, clock=clock)
         self.address = socket.gethostname()
         self._peers: list[ProcessRecord] = []
         self._signs = SignsOfLife(LIVE_MS)
@@ -254,6 +257,7 @@ async def open_process(
         async with anyio.create_task_group() as group:
             group.start_soon(process.beat, name="heartbeat")
             group.start_soon(process.mark_high_water, name="high-water mark")
+            group.start_soon(process.keys_in_use.run, name="keys in use")
             for sock in sockets:
                 group.start_soon(process.serve_metrics, sock, name="metrics")
             try:

@@ -171,7 +171,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _integer(
         "key_cache_ms", 2_000, Group.GATEWAY, 0, 5_000, "ms",
-        "How long a looked-up bearer key is believed; a revoked key may still act for as long.",
+        "How long a looked-up bearer key is believed; a revoked key may still act for as long. What stands open ends within 5 s.",
     ),
     _integer(
         "ready_ms", 2_000, Group.COMMON, 10, 60_000, "ms",

@@ -1,7 +1,8 @@
 """The frames of a worker session (ARCHITECTURE 6): JSON text over one WebSocket, one frame a message.
 
 The worker opens the connection with its bearer key in the upgrade request, says `hello`, and is answered `welcome` or
-`refused`. Then, for each piece of work the dispatcher leased for this session:
+`refused`. Its end is a close code; `ryusen.protocol.closes` has those that mean more than to connect again. Then, for each piece
+of work the dispatcher leased for this session:
 
     Discovery               assign -> answer -> settled             (authorized when assigned)
     Callback, Compensation  assign -> ready -> start -> result -> settled

@@ -25,6 +25,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ryusen.app import App
 from ryusen.errors import ConfigurationError
+from ryusen.protocol.closes import KEY_REVOKED, KEY_REVOKED_REASON
 from ryusen.protocol.frames import FRAME_BYTES_MAX, decode_server_frame, encode_frame
 from ryusen.version import SDK
 from ryusen.worker.core import WorkerCore
@@ -334,6 +335,8 @@ class Worker:
             parting.start_soon(self._part, connection, name="ryusen-parting")
         self._outbox.clear()
         self._perform(self._core.disconnected(self._now_ms()))
+        if connection.close_code == KEY_REVOKED:
+            self._exit(EXIT_REFUSED, f"the service ended the session: {KEY_REVOKED_REASON}")
         return f"the session ended (close code {connection.close_code})"
 
     @staticmethod

@@ -56,7 +56,9 @@ class DevServer:
         is_quiet = anyio.Event()
         async with open_dispatcher(process) as dispatcher, anyio.create_task_group() as group:
             metrics = metrics_route(process.telemetry, config.metrics_path)
-            app = gateway_app(Gateway(process), worker_route(dispatcher, process.keyspace), metrics)
+            app = gateway_app(
+                Gateway(process), worker_route(dispatcher, process.keyspace, process.keys_in_use), metrics
+            )
             group.start_soon(fanout_service.run, process, name="fan-out")
             group.start_soon(self._work, process, dispatcher, access, url, is_quiet, name="worker")
             await serve_http(

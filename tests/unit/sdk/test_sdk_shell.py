@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import pytest
 from ryusen import App, ConfigurationError, Context
+from ryusen.protocol.closes import KEY_REVOKED, KEY_REVOKED_REASON
 from ryusen.protocol.frames import Bye, Complete, Declare, Drain, Failed, GiveBack, HeldWork, Hello, Settled, Succeeded
 from ryusen.worker import shell
 from ryusen.worker.shell import EXIT_STOPPED, Worker, WorkerOptions, worker_url
@@ -197,6 +198,24 @@ async def test_a_refused_key_ends_the_worker_with_a_message(
     peer.refusals = [status]
     assert await Running(peer.url).code() == EXIT_REFUSED
     assert f"the service refused the key: HTTP {status}" in caplog.text
+    assert peer.upgrades == 1
+
+
+@pytest.mark.case(74)
+async def test_a_session_ended_for_its_key_ends_the_worker_instead_of_being_opened_again(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case 074, "revocation ends sessions": the worker says why and stops, also while a callback runs."""
+    running = Running(peer.url)
+    session = await peer.session()
+    await session.welcome()
+    await session.start("q1", "s", "slow")
+    await session.connection.close(KEY_REVOKED, KEY_REVOKED_REASON)
+    try:
+        assert await running.code() == EXIT_REFUSED
+    finally:
+        gate.set()
+    assert "the worker ends: the service ended the session: key_revoked" in caplog.text
     assert peer.upgrades == 1
 
 

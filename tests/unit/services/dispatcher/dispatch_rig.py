@@ -45,6 +45,7 @@ from services.dispatcher.dispatcher import Dispatcher
 from services.dispatcher.metrics import DispatcherMetrics
 from services.dispatcher.options import DispatcherOptions
 from services.dispatcher.peer import PeerGone
+from services.runtime.key_watch import HeldKey
 
 F = TypeVar("F")
 M = TypeVar("M")
@@ -268,22 +269,24 @@ class Rig:
         """Let nothing more of this process reach the store, not even what it would do when it ends."""
         self.keyspace.is_dead = True
 
-    def connect(self, workspace: str = "acme") -> FakeWorker:
+    def connect(self, workspace: str = "acme", key: HeldKey | None = None) -> FakeWorker:
         """Open a connection that has not said hello."""
         worker = FakeWorker()
 
         async def serve() -> None:
             try:
-                await self.dispatcher.serve_peer(worker, workspace)
+                await self.dispatcher.serve_peer(worker, workspace, key)
             finally:
                 worker.cut()  # the operating system closes the connections of a process that is gone
 
         self.group.start_soon(serve)
         return worker
 
-    async def join(self, said: Hello | None = None, *, workspace: str = "acme") -> FakeWorker:
+    async def join(
+        self, said: Hello | None = None, *, workspace: str = "acme", key: HeldKey | None = None
+    ) -> FakeWorker:
         """Open a session."""
-        worker = self.connect(workspace)
+        worker = self.connect(workspace, key)
         worker.say(said or hello())
         await worker.hear(Welcome)
         return worker

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 import anyio
 import msgspec
 import pytest
-from dispatch_rig import DEADLINE_S, Rig
+from dispatch_rig import DEADLINE_S, Rig, hello
 from ryusen import App, Context, Retry
-from ryusen.protocol.frames import FRAME_BYTES_MAX
+from ryusen.protocol.closes import KEY_REVOKED
+from ryusen.protocol.frames import FRAME_BYTES_MAX, Welcome, decode_server_frame, encode_frame
 from ryusen.worker.shell import Worker, WorkerOptions
 from starlette.applications import Starlette
 from transitions.world import World
@@ -29,6 +30,7 @@ from keyspace.transitions.keys import create_key, revoke_key
 from keyspace.tx import Tx
 from services.dispatcher.endpoint import WORKER_PATH, worker_route
 from services.runtime.http import bind, serve_http
+from services.runtime.key_watch import REVOKED_MS_MAX, KeyWatch
 
 
 async def add_key(world: World, role: Role, secret: str) -> str:
@@ -52,17 +54,21 @@ async def served(world: World) -> AsyncIterator[tuple[Rig, int]]:
     port = sock.getsockname()[1]
     stop = anyio.Event()
     async with Rig(world).running() as rig, anyio.create_task_group() as group:
+        keys_in_use = KeyWatch(rig.keyspace.transact, clock=world.clock)
 
         async def until() -> None:
             await stop.wait()
             await rig.dispatcher.drain(1_000)
 
         async def serve() -> None:
-            app = Starlette(routes=[worker_route(rig.dispatcher, rig.keyspace)])
+            app = Starlette(routes=[worker_route(rig.dispatcher, rig.keyspace, keys_in_use)])
             await serve_http(app, sock, until=until, websocket_bytes_max=FRAME_BYTES_MAX, drain_ms=2_000)
 
-        group.start_soon(serve)
-        yield rig, port
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(keys_in_use.run)
+            group.start_soon(serve)
+            yield rig, port
+            watching.cancel_scope.cancel()
         stop.set()
 
 
@@ -158,3 +164,22 @@ async def test_the_sdk_worker_serves_a_run_to_its_end(real_world: World, caplog:
     assert len(seen) == 3
     assert caplog.records == []
     await real_world.check()
+
+
+@pytest.mark.case(74)
+async def test_a_standing_session_ends_with_its_key_and_no_other_one_does(real_world: World) -> None:
+    """Case 074, "revoked keys on open sessions": over a socket, with a close code and a reason, within the stated time."""
+    revoked = await add_key(real_world, Role.WORKER, "secret-1")
+    await add_key(real_world, Role.WORKER, "secret-2")
+    async with served(real_world) as (_, port):
+        first = await open_session(port, "Bearer secret-1")
+        other = await open_session(port, "Bearer secret-2")
+        for number, connection in enumerate((first, other)):
+            await connection.send(encode_frame(hello(instance=f"{number}1" * 16)).decode())
+            assert isinstance(decode_server_frame(await connection.recv()), Welcome)
+        await real_world.run("revoke_key", lambda tx: revoke_key(tx, "acme", revoked))
+        with anyio.fail_after(REVOKED_MS_MAX / 1_000):
+            await first.wait_closed()
+        assert (first.close_code, first.close_reason) == (KEY_REVOKED, "key_revoked")
+        assert other.close_code is None
+        await other.close()

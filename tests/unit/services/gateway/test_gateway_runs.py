@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
 from gateway_world import GatewayWorld, Stream
+from starlette.types import Message, Receive, Scope, Send
 from waiting import until
 
 from keyspace.clock import VirtualClock
 from keyspace.records.run import FailureRecord
 from keyspace.transitions.fire_deadline import fire_deadline
+from keyspace.transitions.keys import revoke_key
+from services.gateway import histories
 from services.gateway.histories import REREAD_MS
+from services.runtime.key_watch import KEY_LOOK_MS
 
 RUNS = "/v1/workspaces/acme/runs"
 NEVER = anyio.Event
@@ -176,7 +181,7 @@ async def test_the_stream_follows_a_run_to_its_end() -> None:
 
 
 async def test_a_stream_says_that_it_lives_and_ends_with_its_key() -> None:
-    """Case 074: revocation ends a stream within the re-read period, without `end`, and the slot is free again."""
+    """Case 074: revocation ends a stream at the next look at keys, without `end`, and the place is free again."""
     world = await live()
     run = await world.core.start_run()
     stream = Stream(world.app, f"{RUNS}/{run.run_id}/history/stream", key=world.keys["acme", "reader"])
@@ -185,11 +190,53 @@ async def test_a_stream_says_that_it_lives_and_ends_with_its_key() -> None:
         await until(lambda: "run-created" in stream.text)
         world.clock.advance(REREAD_MS)
         await until(lambda: ": still here" in stream.text)
-        await world.ask("DELETE", f"/v1/workspaces/acme/keys/{world.key_ids['acme', 'reader']}")
-        world.clock.advance(REREAD_MS)
+        group.start_soon(world.gateway.process.keys_in_use.run)
+        reader = world.key_ids["acme", "reader"]
+        await world.core.run("revoke_key", lambda tx: revoke_key(tx, "acme", reader))
+        await until(lambda: world.clock.next_wake_ms() == KEY_LOOK_MS)
+        world.clock.advance(KEY_LOOK_MS)
         await until(lambda: stream.is_over)
+        await world.refused("unauthenticated", "GET", RUNS, key=world.keys["acme", "reader"])
         group.cancel_scope.cancel()
+    assert stream.text.endswith(": key_revoked\n\n")
     assert "event: end" not in stream.text
+    assert world.gateway.process.keys_in_use.key_count == 0
+    assert world.gateway.streams.borrowed_tokens == 0
+
+
+class StuckStream(Stream):
+    """A reader whose buffers are full from the first entry on."""
+
+    async def run(self, disconnected: Callable[[], Awaitable[object]]) -> None:
+        inner = self._app
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            async def stuck(message: Message) -> None:
+                await send(message)
+                if "run-created" in self.text:
+                    await NEVER().wait()
+
+            await inner(scope, receive, stuck)
+
+        self._app = app
+        await super().run(disconnected)
+
+
+@pytest.mark.case(74)
+async def test_a_reader_that_takes_nothing_keeps_no_stream_under_a_revoked_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 074: would catch a stream that waits for a full buffer, for half a minute, before it sees that its key is gone."""
+    monkeypatch.setattr(histories, "REVOKED_SEND_MS_MAX", 10)
+    world = await live()
+    run = await world.core.start_run()
+    stream = StuckStream(world.app, f"{RUNS}/{run.run_id}/history/stream", key=world.keys["acme", "reader"])
+    with anyio.fail_after(histories.SEND_MS_MAX / 3_000):
+        async with anyio.create_task_group() as group:
+            group.start_soon(stream.run, NEVER().wait)
+            await until(lambda: "run-created" in stream.text)
+            reader = world.key_ids["acme", "reader"]
+            await world.core.run("revoke_key", lambda tx: revoke_key(tx, "acme", reader))
+            await world.gateway.process.keys_in_use.look()
+    assert "key_revoked" not in stream.text
     assert world.gateway.streams.borrowed_tokens == 0
 
 
