@@ -276,6 +276,10 @@ class Rig:
         async def serve() -> None:
             try:
                 await self.dispatcher.serve_peer(worker, workspace, key)
+            except RuntimeError:
+                # A connection that was being greeted when its process was killed ends with it, and nobody is told.
+                if not self.keyspace.is_dead:
+                    raise
             finally:
                 worker.cut()  # the operating system closes the connections of a process that is gone
 
