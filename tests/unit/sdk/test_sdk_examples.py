@@ -22,23 +22,40 @@ from ryusen.worker.shell import Worker, WorkerOptions
 from sdk_peer import Peer, Session, assignment
 
 SDK = Path(ryusen.__file__).parents[1]
-BLOCKS = re.findall(r"```python\n(.*?)```", (SDK / "README.md").read_text(), re.DOTALL)
+PAGES = (SDK / "README.md", *sorted((SDK / "docs").glob("*.md")))
+BLOCKS = {page: re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) for page in PAGES}
+FIRST = BLOCKS[PAGES[0]][0]
 
 
 def test_the_readmes_first_workflow_is_short_and_runs() -> None:
     namespace: dict[str, Any] = {}
-    exec(BLOCKS[0], namespace)
-    assert len(BLOCKS[0].splitlines()) < 15
+    exec(FIRST, namespace)
+    assert len(FIRST.splitlines()) < 15
     app = namespace["app"]
     assert isinstance(app, App)
     assert [trigger.event for trigger in app.manifest().functions[0].triggers] == ["order.placed"]
 
 
-def test_the_readmes_other_code_is_python() -> None:
-    assert len(BLOCKS) >= 3
-    for block in BLOCKS:
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_the_code_of_every_page_is_python(page: Path) -> None:
+    for block in BLOCKS[page]:
         indented = "".join(f"    {line}\n" for line in block.splitlines())
-        compile(f"async def block():\n{indented}", "README.md", "exec")
+        compile(f"async def block():\n{indented}", page.name, "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    """A reader who follows a link to a page, an example or a section that is gone is left alone."""
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        path, _, _ = target.partition("#")
+        assert (page.parent / path).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readme_leads_to_every_page_and_every_example() -> None:
+    linked = set(re.findall(r"\]\(([^)]+)\)", PAGES[0].read_text()))
+    expected = {f"docs/{page.name}" for page in PAGES[1:]}
+    expected |= {f"examples/{path.name}" for path in (SDK / "examples").glob("*.py")}
+    assert expected <= linked
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from services.testing import FunctionNotFound, RunView, StepView, WorkflowTest, 
 from services.testing.words import sentence
 
 EXAMPLE = Path(__file__).parents[4] / "sdk_py" / "examples" / "orders.py"
-README = EXAMPLE.parents[1] / "README.md"
+PAGE = EXAMPLE.parents[1] / "docs" / "testing.md"
 HOUR_MS = 3_600_000
 
 
@@ -352,9 +352,9 @@ def test_spans_of_time_read_well(delay_ms: int, words: str) -> None:
     assert shown_ms(delay_ms) == words
 
 
-def test_the_readme_lists_what_the_helper_can_do() -> None:
-    """A call that the README names and the helper lacks, or the other way round, would mislead its reader."""
-    text = README.read_text().partition("## Testing your workflows")[2].partition("\n## ")[0]
+def test_the_page_lists_what_the_helper_can_do() -> None:
+    """A call that the page names and the helper lacks, or the other way round, would mislead its reader."""
+    text = PAGE.read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`(\w+)(?:\([^`]*\))?`", row.split(" | ")[0])}
     offered = {name for name in vars(WorkflowTest) if not name.startswith("_")}
