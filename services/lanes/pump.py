@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 
 from keyspace.keyspace import Keyspace
 from keyspace.layout import BELL
-from keyspace.limits import SHARDS
+from keyspace.limits import BUCKET_MS, SHARDS
 from keyspace.queue.pointers import DuePointer, due_in_shard
 from keyspace.records.work import LaneKind
 from keyspace.store.api import Watch
@@ -162,7 +162,8 @@ class LanePump:
             self._take_in(group, due, read, watches)
         now_ms = self._keyspace.clock.now_ms()
         waits = (book.scan_due_in_ms(now_ms) for source, book in self._books.items() if source.shard in self._owned)
-        return min(waits, default=self._options.rescan_ms)
+        # Who looks after nothing must still look who lives: the dead may leave it their shards.
+        return min(waits, default=BUCKET_MS)
 
     async def _scan(
         self, tx: Tx, due: dict[_Source, Scan]

@@ -17,11 +17,13 @@ from keyspace.clock import VirtualClock
 from keyspace.keyspace import Keyspace
 from keyspace.layout import DUE, ITEM, RUN
 from keyspace.lifecycle import Phase
+from keyspace.limits import SHARDS
 from keyspace.records.run import RunRecord
 from keyspace.records.work import ItemRecord, LaneKind, WorkKind
 from keyspace.store.embedded import memory_store
 from keyspace.tx import Tx
 from services.dispatcher.server_handlers import SERVER_LANES, server_handlers
+from services.lanes.affinity import owned_shards
 from services.lanes.handlers import Handler, Handlers
 from services.lanes.metrics import LaneMetrics
 from services.lanes.options import TURN_ITEMS, LaneOptions
@@ -44,6 +46,7 @@ class Lanes:
         **options: int,
     ) -> None:
         self.registry = CollectorRegistry()
+        self.peers = list(peers)
         store = memory_store(clock=world.clock, engine=world.engine)
         self.keyspace = Keyspace(store, clock=world.clock, prefix=world.keyspace.prefix, rng=random.Random(process_id))
         self.pump = LanePump(
@@ -53,7 +56,7 @@ class Lanes:
             LaneOptions(**options),
             LaneMetrics(self.registry, "lanes"),
             process_id=process_id,
-            peers=lambda: [process_id, *peers],
+            peers=lambda: [process_id, *self.peers],
         )
 
     def metric(self, name: str, **labels: str) -> float:
@@ -179,6 +182,24 @@ async def test_a_killed_process_leaves_its_timers_to_the_others(world: World) ->
         for run in runs:
             assert (await world.get_run(run.run_id)).phase is Phase.TERMINAL
     await world.check()
+
+
+@pytest.mark.case(10)
+async def test_a_process_that_looks_after_nothing_inherits_at_once(world: World) -> None:
+    """Case 010: among many processes some have no shard; when the others die, the next second and not the next rescan is theirs."""
+    peers = ("d1", "d2", "d3")
+    own = next(name for n in range(1_000) if not owned_shards(name := f"heir{n}", peers, range(SHARDS)))
+    heir = Lanes(world, process_id=own, peers=peers, rescan_ms=45_000)
+    async with heir.running():
+        runs = await start_runs(world, 3)
+        await pass_time(world, TIMEOUT_MS - 10_000)
+        heir.peers.clear()
+        await pass_time(world, 11_000)
+        for run in runs:
+            found = await world.get_run(run.run_id)
+            assert found.stop is not None and run.deadline_at_ms is not None
+            assert 0 <= found.stop.at_ms - run.deadline_at_ms < 1_000
+        assert heir.metric("shards") == SHARDS
 
 
 @pytest.mark.case(16)
