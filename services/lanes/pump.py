@@ -102,8 +102,9 @@ class LanePump:
                     delay_ms = await self._scan_what_is_due(group)
                     if self._is_draining:
                         break
-                    self._start_turns(group)
-                    await self._alarm.wait(min(delay_ms, self._next_ms()))
+                    looked_at_ms = self._keyspace.clock.now_ms()
+                    self._start_turns(group, looked_at_ms)
+                    await self._alarm.wait(min(delay_ms, self._next_ms(looked_at_ms)))
                 self._disarm()
         finally:
             self._disarm()
@@ -207,13 +208,14 @@ class LanePump:
 
     # -- turns
 
-    def _next_ms(self) -> float:
+    def _next_ms(self, looked_at_ms: int) -> float:
+        # Asked from the instant of the last look: what came due since then was in no turn, and would wait for the bucket's end.
+        found = (book.next_instant_ms(looked_at_ms) for book in self._books.values())
+        instants = [instant_ms for instant_ms in found if instant_ms is not None]
         now_ms = self._keyspace.clock.now_ms()
-        instants = [instant for book in self._books.values() if (instant := book.next_instant_ms(now_ms)) is not None]
         return min(instants, default=now_ms + self._options.rescan_ms) - now_ms
 
-    def _start_turns(self, group: TaskGroup) -> None:
-        now_ms = self._keyspace.clock.now_ms()
+    def _start_turns(self, group: TaskGroup, now_ms: int) -> None:
         # Sources take turns in being first, as workspaces do within one.
         self._first = (self._first + 1) % len(self._sources)
         for source in self._sources[self._first :] + self._sources[: self._first]:

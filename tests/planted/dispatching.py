@@ -40,6 +40,14 @@ DISPATCHING: tuple[Bug, ...] = (
         tests=("tests/unit/services/dispatcher/test_undo_capacity.py",),
     ),
     Bug(
+        name="what came due while turns began is forgotten",
+        file="services/lanes/pump.py",
+        old="(book.next_instant_ms(looked_at_ms) for",
+        new="(book.next_instant_ms(self._keyspace.clock.now_ms()) for",
+        why="a timer whose millisecond comes between the look and the wait fires up to a second late",
+        tests=("tests/unit/services/lanes/test_lane_pump.py",),
+    ),
+    Bug(
         name="a leaving session takes work",
         file=CORE,
         old="        return not self._is_leaving and not self._is_draining",

@@ -98,6 +98,33 @@ async def stopped_count(world: World) -> int:
     return sum(run.stop is not None for run in await world.runs())
 
 
+async def test_what_comes_due_while_turns_begin_does_not_wait_for_the_bucket(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ARCHITECTURE 4, "a timer is on time", though its millisecond comes between the look at lanes and the wait."""
+    begin_turns = LanePump._start_turns
+    held_up_ms: list[int] = []
+
+    def begin_slowly(pump: LanePump, *args: Any) -> None:
+        begin_turns(pump, *args)
+        if held_up_ms:
+            world.clock.advance(held_up_ms.pop())
+
+    monkeypatch.setattr(LanePump, "_start_turns", begin_slowly)
+    async with Lanes(world).running() as lanes:
+        (run,) = await start_runs(world, 1)
+        assert run.deadline_at_ms is not None
+        await pass_time(world, 60_250)
+        world.clock.advance(run.deadline_at_ms - world.clock.now_ms() - 1)
+        await turns()
+        held_up_ms.append(1)
+        lanes.pump._alarm.ring()
+        await turns()
+        assert not held_up_ms
+        assert world.clock.now_ms() == run.deadline_at_ms
+        assert (await world.get_run(run.run_id)).stop is not None
+
+
 @pytest.mark.case(65)
 async def test_a_deadline_fires_at_its_millisecond(world: World) -> None:
     """ARCHITECTURE 4, "a timer is on time": not 1 ms early, and at the instant itself without any ring."""
