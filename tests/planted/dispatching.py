@@ -40,6 +40,22 @@ DISPATCHING: tuple[Bug, ...] = (
         tests=("tests/unit/services/dispatcher/test_undo_capacity.py",),
     ),
     Bug(
+        name="who looks after nothing sleeps",
+        file="services/lanes/pump.py",
+        old="return min(waits, default=BUCKET_MS)",
+        new="return min(waits, default=self._options.rescan_ms)",
+        why="the heir of the dead sleeps for the rescan period, and their timers and events wait for it",
+        tests=("tests/unit/services/lanes/test_lane_pump.py",),
+    ),
+    Bug(
+        name="the dead live by their clocks",
+        file="services/runtime/peers.py",
+        old="if monotonic_ms - self._signs[peer.process_id].read_ms <= self._live_ms\n            and ",
+        new="if ",
+        why="a jump of the cluster's versions makes a dead process a peer for as long as the jump",
+        tests=("tests/unit/services/runtime/test_runtime_health.py",),
+    ),
+    Bug(
         name="what came due while turns began is forgotten",
         file="services/lanes/pump.py",
         old="(book.next_instant_ms(looked_at_ms) for",
