@@ -39,6 +39,7 @@ from keyspace.transitions.resolve_attempt import Command, Target
 from keyspace.transitions.work import direction_of
 from keyspace.tx import Tx
 from simulation.code import APPLICATION, FUNCTIONS, Code, callback_outcome, first_code, next_code
+from simulation.coverage import new_in_run, new_in_step
 from simulation.dispatching import Process, SimDispatcher, SimSession
 from simulation.fleet import Line, SimWorker, Task
 from simulation.model import AttemptAt, Broken, Model, RunLook, may_repeat
@@ -253,6 +254,8 @@ class World:
         key = (at[0], at[1])
         runs[key] = None
         if leaf is RUN:
+            former = self._looks.get(key)
+            self.seen.update(new_in_run(None if former is None else former.run, record))
             if key in self._looks:
                 self._looks[key].run = record
             else:
@@ -262,6 +265,7 @@ class World:
         if known is None:
             return
         if leaf is STEP:
+            self.seen.update(new_in_step(known.steps.get(at[2]), record))
             known.steps[at[2]] = record
         elif leaf is ATTEMPT:
             known.attempts[AttemptAt(Direction(at[2]), at[3], at[4])] = record
