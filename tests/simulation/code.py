@@ -142,7 +142,8 @@ def _new_step(draws: Draws, step_id: str, function: str) -> StepCode:
         return replace(owned, invokes=INVOKED[function], limit_ms=draws.one_of(LIMITS_MS))
     if kind <= 32:
         awaited = INVOCATION_EVENT if draws.chance(0.2) else AWAITED[function]
-        return replace(owned, awaits=awaited, limit_ms=draws.one_of(LIMITS_MS) or 60_000)
+        limit_ms = draws.one_of(LIMITS_MS)
+        return replace(owned, awaits=awaited, limit_ms=60_000 if limit_ms is None else limit_ms)
     return step
 
 
