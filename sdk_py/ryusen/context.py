@@ -57,6 +57,18 @@ def current_attempt() -> Attempt:
     return attempt
 
 
+def refuse_inside_attempt(step_id: str) -> None:
+    """Refuse a step that is called while an attempt's callback runs here: its turn would come only after that has ended.
+
+    Raises:
+        DeclarationRefused: `nested_step`.
+    """
+    attempt = _current.get()
+    if attempt is not None:
+        message = f"step {step_id!r} is called inside the callback of step {attempt.step_id!r}; call it in the function itself"
+        raise DeclarationRefused("nested_step", "id", message=message)
+
+
 def bind_attempt(attempt: Attempt) -> None:
     """Make `attempt` the current one in this context."""
     _current.set(attempt)

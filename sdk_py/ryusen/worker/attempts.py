@@ -119,7 +119,7 @@ def _deliver(ended: asyncio.Future[_Return], value: _Return) -> None:
 def failed_outcome(exc: BaseException) -> Failed:
     """Return the outcome for what a callback raised."""
     failure = describe_exception(exc)
-    if isinstance(exc, NonRetryable):
+    if isinstance(exc, NonRetryable | DeclarationRefused):
         return Failed(failure=failure, retryable=False)
     if isinstance(exc, RetryAfter):
         try:

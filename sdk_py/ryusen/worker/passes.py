@@ -26,7 +26,7 @@ import msgspec
 
 from ryusen.annotations import is_async
 from ryusen.app import Function
-from ryusen.context import Context, Step, StepCall
+from ryusen.context import Context, Step, StepCall, refuse_inside_attempt
 from ryusen.errors import DeclarationRefused, InvalidValue
 from ryusen.failures import INVALID_INPUT, describe_exception, encode_result, step_failed
 from ryusen.protocol.frames import (
@@ -184,6 +184,7 @@ class Pass:
     async def resolve(self, call: StepCall) -> Any:
         """Answer a step that the function calls (see `StepHost`)."""
         declaration = call.declaration
+        refuse_inside_attempt(declaration.id)
         if self._is_closed:
             return await self._park(call)
         first = self._met.setdefault(declaration.id, declaration)

@@ -352,6 +352,34 @@ def test_spans_of_time_read_well(delay_ms: int, words: str) -> None:
     assert shown_ms(delay_ms) == words
 
 
+@pytest.mark.parametrize("is_undo", [False, True], ids=["callback", "compensator"])
+def test_a_step_inside_a_callback_is_refused_and_named(workflow: WorkflowTest, is_undo: bool) -> None:
+    """The inner step's turn would come when the outer callback has ended, so both would wait for ever without a word."""
+    app = App("nested")
+
+    @app.function(on="begun")
+    async def flow(ctx: Context) -> None:
+        async def calls_a_step(*_: object) -> None:
+            await ctx.step.run("inner", lambda: None)
+
+        if not is_undo:
+            await ctx.step.run("outer", calls_a_step)
+        await ctx.step.run("outer", lambda: None, compensate=calls_a_step)
+        raise NonRetryable("undo it")
+
+    workflow.app(app)
+    run = workflow.run("flow")
+    message = "step 'inner' is called inside the callback of step 'outer'"
+    assert list(run.steps) == ["outer"]
+    if is_undo:
+        assert run.recovery == "compensation_failed"
+        assert message in run.story
+    else:
+        assert (run.status, len(run.steps["outer"].attempts)) == ("failed", 1)
+        assert run.failure is not None and run.failure.category == "sdk.declaration_refused"
+        assert message in run.failure.message
+
+
 def test_the_page_lists_what_the_helper_can_do() -> None:
     """A call that the page names and the helper lacks, or the other way round, would mislead its reader."""
     text = PAGE.read_text()
