@@ -8,6 +8,7 @@ from .families import FAMILIES
 from .leasing import LEASING
 from .matching import MATCHING
 from .queueing import QUEUEING
+from .revoking import REVOKING
 from .server_steps import SERVER_STEPS
 from .settling import SETTLING
 from .stopping import STOPPING
@@ -25,4 +26,5 @@ BUGS: tuple[Bug, ...] = (
     *SERVER_STEPS,
     *FAMILIES,
     *DISPATCHING,
+    *REVOKING,
 )

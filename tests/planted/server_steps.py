@@ -125,4 +125,12 @@ SERVER_STEPS: tuple[Bug, ...] = (
         why="the worker starts a callback that its code does not have",
         tests=(CORE,),
     ),
+    Bug(
+        name="a step is called inside a callback",
+        file="sdk_py/ryusen/worker/passes.py",
+        old="        refuse_inside_attempt(declaration.id)\n",
+        new="",
+        why="the inner step waits for the outer one's callback and that for the inner step, without a word",
+        tests=("tests/unit/services/testing/test_workflow_runs.py",),
+    ),
 )

@@ -205,7 +205,11 @@ async def test_a_stream_says_that_it_lives_and_ends_with_its_key() -> None:
 
 
 class StuckStream(Stream):
-    """A reader whose buffers are full from the first entry on."""
+    """A reader whose buffers are full from `word` on, which is in the first entry unless said otherwise."""
+
+    def __init__(self, *where: Any, word: str = "run-created", **how: Any) -> None:
+        super().__init__(*where, **how)
+        self._word = word
 
     async def run(self, disconnected: Callable[[], Awaitable[object]]) -> None:
         inner = self._app
@@ -213,7 +217,7 @@ class StuckStream(Stream):
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             async def stuck(message: Message) -> None:
                 await send(message)
-                if "run-created" in self.text:
+                if self._word in self.text:
                     await NEVER().wait()
 
             await inner(scope, receive, stuck)
@@ -238,6 +242,59 @@ async def test_a_reader_that_takes_nothing_keeps_no_stream_under_a_revoked_key(m
             await world.gateway.process.keys_in_use.look()
     assert "key_revoked" not in stream.text
     assert world.gateway.streams.borrowed_tokens == 0
+
+
+@pytest.mark.case(74)
+async def test_a_reader_that_fills_up_behind_the_revocation_keeps_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 074: would catch a stream whose last word, sent once its key is gone, waits half a minute for a full buffer."""
+    monkeypatch.setattr(histories, "REVOKED_SEND_MS_MAX", 10)
+    world = await live()
+    run = await world.core.start_run()
+    stream = StuckStream(
+        world.app, f"{RUNS}/{run.run_id}/history/stream", key=world.keys["acme", "reader"], word="key_revoked"
+    )
+    with anyio.fail_after(histories.SEND_MS_MAX / 3_000):
+        async with anyio.create_task_group() as group:
+            group.start_soon(stream.run, NEVER().wait)
+            await until(lambda: "run-created" in stream.text)
+            reader = world.key_ids["acme", "reader"]
+            await world.core.run("revoke_key", lambda tx: revoke_key(tx, "acme", reader))
+            await world.gateway.process.keys_in_use.look()
+    assert stream.text.endswith(": key_revoked\n\n")
+    assert world.gateway.streams.borrowed_tokens == 0
+
+
+@pytest.mark.case(74)
+async def test_a_key_that_a_stream_found_revoked_opens_no_other_here() -> None:
+    """Case 074: a key that is still believed would open the stream again as often as its reader comes back."""
+    world = await live()
+    run = await world.core.start_run()
+    path, secret = f"{RUNS}/{run.run_id}/history/stream", world.keys["acme", "reader"]
+    stream = Stream(world.app, path, key=secret)
+    async with anyio.create_task_group() as group:
+        group.start_soon(stream.run, NEVER().wait)
+        await until(lambda: "run-created" in stream.text)
+        reader = world.key_ids["acme", "reader"]
+        await world.core.run("revoke_key", lambda tx: revoke_key(tx, "acme", reader))
+        await world.gateway.process.keys_in_use.look()
+        await until(lambda: stream.is_over)
+    # No time has passed: what the process believed of the key would hold for key_cache_ms yet.
+    await world.refused("unauthenticated", "GET", RUNS, key=secret)
+
+
+@pytest.mark.case(74)
+async def test_a_stream_that_is_over_has_its_key_looked_at_no_more() -> None:
+    """Case 074: "a poll that grows": every stream that ever was would cost a read at each look."""
+    world = await live()
+    run = await world.core.start_run()
+    gone = anyio.Event()
+    stream = Stream(world.app, f"{RUNS}/{run.run_id}/history/stream", key=world.keys["acme", "reader"])
+    async with anyio.create_task_group() as group:
+        group.start_soon(stream.run, gone.wait)
+        await until(lambda: "run-created" in stream.text)
+        assert world.gateway.process.keys_in_use.key_count == 1
+        gone.set()
+    assert world.gateway.process.keys_in_use.key_count == 0
 
 
 async def test_streams_are_bounded_and_a_lost_client_frees_its_place() -> None:

@@ -6,16 +6,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from transitions.world import World
 
 from keyspace.clock import VirtualClock
 from keyspace.records.tenancy import Role
+from keyspace.store.embedded import memory_store
 from keyspace.store.errors import StoreUnavailableError
 from keyspace.transitions.keys import KeyName, create_key, revoke_key, revoked_keys
 from keyspace.tx import Tx
+from services.runtime.config import Config
 from services.runtime.key_watch import KEY_LOOK_MS, KEYS_A_LOOK_MAX, REVOKED_MS_MAX, KeyWatch
+from services.runtime.process import open_process
 
 TURNS = 100
+STEP_MS = 100
 
 
 class Desk:
@@ -150,3 +155,19 @@ async def test_a_store_that_does_not_answer_ends_nothing_and_the_next_look_sees(
         desk.is_failing = False
         await desk.pass_time(KEY_LOOK_MS)
         assert held.is_revoked
+
+
+@pytest.mark.case(74)
+async def test_an_open_process_looks_at_the_keys_in_use() -> None:
+    """Case 074: would catch a process that holds keys and never looks, so that what stands open outlives its key for ever."""
+    clock = VirtualClock()
+    store = memory_store(clock=clock)
+    async with open_process(Config(store="memory:"), "gateway", clock=clock, store=store) as process:
+        held = process.keys_in_use.hold("acme", "12" * 16)
+        for _ in range(2 * KEY_LOOK_MS // STEP_MS):
+            # In small steps, since the process has other sleepers, which begin at instants of their own.
+            clock.advance(STEP_MS)
+            for _ in range(TURNS):
+                await checkpoint()
+        assert held.is_revoked, "a key that is not there does not stand"
+    await store.close()
